@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -47,6 +48,9 @@ func NetworkKey(id ID, d *borgrpc.Desired) string {
 	case d.GetAlloc() == "" && d.GetSpec().GetNetwork() == borgpb.Network_NETWORK_OWN:
 		return id.String()
 	case d.GetAlloc() != "" && d.GetAllocNetwork() == borgpb.Network_NETWORK_OWN:
+		if mutant.Planted(mutant.AllocNetworkApart) {
+			return id.String()
+		}
 		return allocNetwork + AllocName(d.GetAlloc())
 	}
 	return ""

@@ -5,6 +5,9 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -21,30 +24,40 @@ func (a *masterAPI) ListVolumes(ctx context.Context, req *borgrpc.ListVolumesReq
 		return nil, err
 	}
 	resp := &borgrpc.ListVolumesResponse{}
-	a.m.cfg.Log.View(func(c *cell.Cell) { listVolumes(c, req, resp) })
+	known := true
+	a.m.cfg.Log.View(func(c *cell.Cell) { known = listVolumes(c, req, resp) })
+	if !known {
+		return nil, status.Errorf(codes.InvalidArgument, "after %q: no volume has such a key; give next_after of the page before", req.GetAfter())
+	}
 	a.m.volumeUse.fill(time.Now(), resp.Volumes)
 	return whole(resp, "volumes")
 }
 
-func listVolumes(c *cell.Cell, req *borgrpc.ListVolumesRequest, resp *borgrpc.ListVolumesResponse) {
+// listVolumes tells whether what to begin after is a key of volumes.
+func listVolumes(c *cell.Cell, req *borgrpc.ListVolumesRequest, resp *borgrpc.ListVolumesResponse) bool {
 	resp.Index = c.Index()
 	most := int(min(req.GetLimit(), maxVolumesTold))
 	if most == 0 {
 		most = defaultVolumes
 	}
 	last := ""
-	for v := range c.VolumesAfter(strings.ReplaceAll(req.GetAfter(), "/", "\x00")) {
+	all, known := c.VolumesAfter(strings.ReplaceAll(req.GetAfter(), "/", "\x00"))
+	if !known {
+		return false
+	}
+	for v := range all {
 		key := v.Of().Job
 		if req.GetMachine() != "" && v.Machine().Name() != req.Machine || req.GetUser() != "" && key.User != req.User || req.GetJob() != "" && key.Name != req.Job {
 			continue
 		}
 		if len(resp.Volumes) == most {
 			resp.NextAfter = last
-			return
+			return true
 		}
 		resp.Volumes = append(resp.Volumes, c.VolumeProto(v))
 		last = strings.ReplaceAll(cell.VolumeKey(v), "\x00", "/")
 	}
+	return true
 }
 
 // volumesBegan refuses what is about volumes in a cell that has none yet.

@@ -137,6 +137,10 @@ const (
 	KeptVolumeElsewhere Name = "kept-volume-elsewhere"
 	KeptVolumeDeleted   Name = "kept-volume-deleted"
 
+	AllocNotInVolume  Name = "alloc-not-in-volume"
+	AllocNetworkApart Name = "alloc-network-apart"
+	CoreTakenTwice    Name = "core-taken-twice"
+
 	NobodySpared       Name = "nobody-spared"
 	AllTakeTheSpared   Name = "all-take-the-spared"
 	PromisedNotCounted Name = "promised-not-counted"
@@ -395,6 +399,12 @@ var All = []Mutant{
 		Ours, "S39", "volumes"},
 	{KeptVolumeDeleted, "A machine is told to delete what is kept, as soon as nobody works in it.",
 		Ours, "S39", "volumes"},
+	{AllocNotInVolume, "A volume of an alloc in which no task works is given up when it was kept for long enough, while the alloc is there.",
+		Ours, "S39", "places"},
+	{AllocNetworkApart, "Each copy in an alloc has a network of its own.",
+		Ours, "S41", "places"},
+	{CoreTakenTwice, "Processors that a task has alone count as free.",
+		Ours, "S40", "places"},
 	{NobodySpared, "Those whose tasks gave way often give way again, although nobody but production may take their places.",
 		Ours, "S38", "giving-way"},
 	{AllTakeTheSpared, "Whoever finds no other place takes that of those who gave way often.",

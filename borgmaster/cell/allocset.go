@@ -178,7 +178,7 @@ func (c *Cell) enterMachine(a *Alloc, m *Machine) {
 	m.allocs = insertAlloc(m.allocs, a)
 	m.changes++
 	a.set.domains.add(m, 1)
-	c.reviewVolumes(m)
+	c.reviewAlloc(a, m)
 }
 
 func insertAlloc(list []*Alloc, a *Alloc) []*Alloc {
@@ -234,7 +234,7 @@ func (c *Cell) leaveMachine(a *Alloc) {
 	m.changes++
 	a.set.domains.add(m, -1)
 	a.machine = nil
-	c.reviewVolumes(m)
+	c.reviewAlloc(a, m)
 	c.lastToLeave(m)
 }
 
@@ -255,7 +255,7 @@ func (c *Cell) loseAlloc(a *Alloc, reason string) {
 	m := a.machine
 	a.set.domains.add(m, -1)
 	a.machine, a.lostOn = nil, m
-	c.reviewVolumes(m)
+	c.reviewAlloc(a, m)
 	c.moveAlloc(a, edgeEvict, statePending, reason)
 	ev := allocEvent(a, m, borgpb.EventKind_EVENT_KIND_EVICT, stateRunning, statePending)
 	ev.Reason = reason
@@ -294,7 +294,7 @@ func (c *Cell) returnAlloc(a *Alloc) {
 	m := a.lostOn
 	a.lostOn, a.machine = nil, m
 	a.set.domains.add(m, 1)
-	c.reviewVolumes(m)
+	c.reviewAlloc(a, m)
 	c.moveAlloc(a, edgeSchedule, stateRunning, "")
 	c.emit(allocEvent(a, m, borgpb.EventKind_EVENT_KIND_RETURN, statePending, stateRunning))
 }

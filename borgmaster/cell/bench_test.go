@@ -43,6 +43,13 @@ func benchEntries(b *testing.B) (setup, assigns, reports [][]byte) {
 	return setup, assigns, reports
 }
 
+// newBench is an empty cell of the latest format, as one that runs.
+func newBench() *Cell {
+	c := New("bench", 1)
+	c.format = BuildFormat
+	return c
+}
+
 func applyAll(b *testing.B, c *Cell, entries [][]byte) {
 	for _, e := range entries {
 		results, _ := c.Apply(c.Index()+1, 1, e)
@@ -64,7 +71,7 @@ func BenchmarkApply(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			for range b.N {
 				b.StopTimer()
-				c := New("bench", 1)
+				c := newBench()
 				applyAll(b, c, setup)
 				if name == "report" {
 					applyAll(b, c, assigns)
@@ -80,7 +87,7 @@ func BenchmarkApply(b *testing.B) {
 		flushed := 0
 		for range b.N {
 			b.StopTimer()
-			c := New("bench", 1)
+			c := newBench()
 			applyAll(b, c, setup)
 			b.StartTimer()
 			applyAll(b, c, assigns)
@@ -94,7 +101,7 @@ func BenchmarkApply(b *testing.B) {
 // BenchmarkLoad reads a cell of running tasks.
 func BenchmarkLoad(b *testing.B) {
 	setup, assigns, reports := benchEntries(b)
-	c := New("bench", 1)
+	c := newBench()
 	applyAll(b, c, setup)
 	applyAll(b, c, assigns)
 	applyAll(b, c, reports)
@@ -109,7 +116,7 @@ func BenchmarkBytesPerTask(b *testing.B) {
 	setup, assigns, reports := benchEntries(b)
 	var perTask float64
 	for range b.N {
-		c := New("bench", 1)
+		c := newBench()
 		applyAll(b, c, setup)
 		c.Flush(nil)
 		before := heapBytes()

@@ -22,7 +22,7 @@ type Cell struct {
 	// maps has a given key. A dead one stays until it is replaced or expires.
 	jobs      map[JobKey]*Job
 	jobsByUID map[UID]*Job
-	jobList   jobOrder
+	jobList   order[JobKey, *Job]
 	sets      map[JobKey]*AllocSet
 	setList   []*AllocSet
 	setsByU   map[UID]*AllocSet
@@ -78,7 +78,7 @@ type Cell struct {
 	// Jobs that save what allocs left, in the order of their uids; derived.
 	savers []*Job
 	// When updates have to be looked at because of the time; derived.
-	updateDues updateDues
+	updateDues dues[*Job]
 	// Who has which package, and who lacks one; derived.
 	holders holders
 
@@ -156,7 +156,7 @@ func (c *Cell) Job(key JobKey) *Job { return c.jobs[key] }
 func (c *Cell) JobByUID(uid UID) *Job { return c.jobsByUID[uid] }
 
 // Jobs yields all jobs, dead ones too, by key.
-func (c *Cell) Jobs() iter.Seq[*Job] { return c.jobList.all() }
+func (c *Cell) Jobs() iter.Seq[*Job] { return c.jobList.each() }
 
 // JobsAfter yields the jobs behind a key, dead ones too, by key.
 func (c *Cell) JobsAfter(key JobKey) iter.Seq[*Job] {
@@ -226,7 +226,7 @@ func (c *Cell) NumMachines() int { return len(c.machineList) }
 // none of a job whose start_after has not finished.
 func (c *Cell) Pending() iter.Seq2[*Job, uint32] {
 	return func(yield func(*Job, uint32) bool) {
-		for j := range c.jobList.all() {
+		for j := range c.jobList.each() {
 			for i := range c.PendingOf(j) {
 				if !yield(j, i) {
 					return

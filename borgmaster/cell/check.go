@@ -13,7 +13,7 @@ import (
 func (c *Cell) Check() error {
 	live := 0
 	var before *Job
-	for j := range c.jobList.all() {
+	for j := range c.jobList.each() {
 		if before != nil && before.key.Compare(j.key) >= 0 {
 			return fmt.Errorf("job %v is out of order", j.key)
 		}
@@ -101,7 +101,7 @@ func (c *Cell) checkCollections() error {
 	dead := 0
 	var want links
 	want.children, want.followers = make(map[JobKey][]*Job), make(map[JobKey]int)
-	for j := range c.jobList.all() {
+	for j := range c.jobList.each() {
 		if j.deathSeq != 0 {
 			dead++
 		} else {

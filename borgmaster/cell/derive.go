@@ -48,7 +48,7 @@ func (l *loader) finish() error {
 			c.setDue(j)
 		}
 	}
-	c.jobList = orderJobs(slices.Values(l.jobs))
+	c.jobList = ordered[JobKey](slices.Values(l.jobs))
 	for _, s := range c.setList {
 		if s.deathSeq != 0 {
 			c.graveyard.queue = append(c.graveyard.queue, grave{set: s, seq: s.deathSeq, ns: s.deathNs})
@@ -65,7 +65,6 @@ func (l *loader) finish() error {
 		c.graveyard.tasks += g.tasks()
 	}
 	c.countUse()
-	c.reckonVolumes()
 	return l.await()
 }
 

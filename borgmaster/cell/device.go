@@ -103,7 +103,7 @@ func (q *DeviceRoom) free(name string, number uint32) int64 {
 }
 
 func (q *DeviceRoom) left(name string, number uint32, held int64) int64 {
-	if mutant.Planted(mutant.DeviceSharedTwice) {
+	if mutant.Planted(mutant.DeviceSharedTwice) || mutant.Planted(mutant.CoreTakenTwice) && name == borgpb.ExclusiveCPU {
 		held = 0
 	}
 	return q.whole(name, number) - held - heldOf(q.Promised, name, number) + heldOf(q.Freed, name, number)

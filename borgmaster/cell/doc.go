@@ -55,6 +55,7 @@
 //	restore.go   a new epoch begins with a checkpoint; adopt.go: what its machines
 //	             run is taken as it is
 //	limits.go    all limits; validate.go: all ranges; format.go: what is known
+//	order.go     many objects in the order of their keys; due.go: what time brings about
 //	record.go    what is written down, load.go reads it; book.go: the digest
 //	check.go     every invariant
 //

@@ -2,6 +2,7 @@ package cell
 
 import (
 	"fmt"
+	"slices"
 
 	"borg/proto/borgpb"
 )
@@ -57,14 +58,14 @@ func (g *generator) volumesOfSet(s *borgpb.AllocSetSpec) {
 func (g *generator) volumeOp() *borgpb.Op {
 	name := &borgpb.VolumeName{User: "ann", Job: pick(g.r, []string{"a", "b", "p", "q"}), Index: uint32(g.r.IntN(3)), Volume: "data"}
 	machine := g.machineName()
-	if v := pick(g.r, g.c.volumes.list); v != nil && !g.one(6) {
+	if v := pick(g.r, slices.Collect(g.c.Volumes())); v != nil && !g.one(6) {
 		name, machine = v.NameProto(), v.machine.name
 	}
 	if g.one(3) {
 		return g.user(&borgpb.Op{Op: &borgpb.Op_DeleteVolume{DeleteVolume: &borgpb.DeleteVolume{User: name.User, Name: name.Job, Index: name.Index, Volume: name.Volume}}})
 	}
 	r := &borgpb.MachineReport{Machine: machine, VolumesGone: []*borgpb.VolumeName{name}}
-	for _, v := range g.c.volumes.list {
+	for v := range g.c.Volumes() {
 		if v.machine.name == machine && v.givenUp && g.one(2) {
 			r.VolumesGone = append(r.VolumesGone, v.NameProto())
 		}

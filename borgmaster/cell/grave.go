@@ -125,7 +125,7 @@ func (c *Cell) bury(key JobKey) {
 	}
 }
 
-func compareJob(j *Job, k JobKey) int      { return j.key.Compare(k) }
+func (j *Job) orderKey() JobKey            { return j.key }
 func compareSet(s *AllocSet, k JobKey) int { return s.key.Compare(k) }
 
 // links is who names whom.

@@ -98,16 +98,18 @@ type asker struct {
 	// Never nil.
 	limits *Limits
 	counts *occupancy
+	// Some of the tasks of its spec have volumes, or its allocs have.
+	volumes bool
 }
 
 func (p *Placement) asker() asker {
 	if p.Set != nil {
 		s := p.Set.spec
-		return asker{p.Set.need, Preemptor{p.Set.key.User, s.Priority, s.Preempt}, p.Set.limits.orNone(), p.Set.domains}
+		return asker{p.Set.need, Preemptor{p.Set.key.User, s.Priority, s.Preempt}, p.Set.limits.orNone(), p.Set.domains, len(s.Volumes) > 0}
 	}
 	spec := p.Job.specOf(p.Index)
 	s := spec.Proto
-	return asker{spec.Need(p.Index), Preemptor{p.Job.key.User, s.Priority, s.Preempt}, spec.limits.orNone(), p.Job.domains}
+	return asker{spec.Need(p.Index), Preemptor{p.Job.key.User, s.Priority, s.Preempt}, spec.limits.orNone(), p.Job.domains, spec.volumes}
 }
 
 // Fit makes the test of feasibility: it is made again for each assignment that
@@ -142,7 +144,10 @@ func (c *Cell) checkPlace(p *Placement, o *Overlay) (*victims, *borgpb.Refusal) 
 
 func (c *Cell) fit(p *Placement, o *Overlay, v *victims) Fit {
 	m, a := p.Machine, p.asker()
-	site := c.site(p)
+	var site VolumeSite
+	if a.volumes {
+		site = c.site(p)
+	}
 	switch {
 	case p.Elsewhere(m):
 		return FitSeat

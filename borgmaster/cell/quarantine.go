@@ -278,7 +278,7 @@ func (c *Cell) checkQuarantined() error {
 			}
 		}
 	}
-	for j := range c.jobList.all() {
+	for j := range c.jobList.each() {
 		if !slices.Equal(j.chargedKept, charged[j]) {
 			return fmt.Errorf("job %v is charged %v for what is in quarantine, and should be %v", j.key, j.chargedKept, charged[j])
 		}

@@ -17,6 +17,8 @@ type reading struct {
 	needs []*Need
 	// cores: some tasks have cores of their own.
 	cores bool
+	// volumes: some tasks have volumes, of their own or of their alloc.
+	volumes bool
 }
 
 // Bounds of what is remembered of specs that were read. Larger specs are rare, and cost

@@ -55,13 +55,13 @@ var derivedFields = map[string][]string{
 		"labelPolicy", "quarantined", "quarantineDueNs",
 		// So has that of preemption.
 		"preemption",
-		"savers", "saveDueNs", "volumes.list", "volumes.dueNs"},
+		"savers", "saveDueNs", "volumes.list", "volumes.dues"},
 	"Machine":  {"held", "gone", "room.taken", "room.discount", "room.capacity.Ports", "room.devices", "room.parts", "copies", "allocs", "ports", "domains", "named", "changes", "volumes"},
 	"AllocSet": {"spec", "need", "allocs", "counts", "domains", "limits", "gone", "behind"},
 	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts
 	"Job": {"specs", "waiting", "pending", "running", "dead", "finished", "started", "stopping", "update", "domains",
 		"settled", "touched", "lastEdge", "changedAt", "gone", "leaveDueNs", "updateDueNs", "charged", "chargedKept", "daemon", "cron", "ended"},
-	"Volume":      {"of", "name", "machine", "gone"},
+	"Volume":      {"of", "name", "machine", "gone", "dueNs"},
 	"Spec":        {"uses", "gone", "unpaid"},
 	"Task":        {"job", "past", "cur.stop"},
 	"Copy":        {"next"},

@@ -8,30 +8,6 @@ import (
 	"borg/proto/borgpb"
 )
 
-// updateDue is when a job's update has to be looked at because of the time.
-type updateDue struct {
-	ns  int64
-	job *Job
-}
-
-// updateDues is a heap. Of a job only the entry counts that its dueNs names; whether
-// something is really due is seen then, so an entry may be too early, never too late.
-type updateDues []updateDue
-
-func (h updateDues) Len() int { return len(h) }
-func (h updateDues) Less(a, b int) bool {
-	return h[a].ns < h[b].ns || h[a].ns == h[b].ns && h[a].job.uid.Compare(h[b].job.uid) < 0
-}
-func (h updateDues) Swap(a, b int) { h[a], h[b] = h[b], h[a] }
-func (h *updateDues) Push(x any)   { *h = append(*h, x.(updateDue)) }
-func (h *updateDues) Pop() any {
-	last := len(*h) - 1
-	x := (*h)[last]
-	(*h)[last] = updateDue{}
-	*h = (*h)[:last]
-	return x
-}
-
 // dueOf is the cell time at which the time changes something of an update, if nothing
 // else does before; maxTimeNs: never. It follows from what is written down.
 func (c *Cell) dueOf(u *Update) int64 {
@@ -62,27 +38,27 @@ func (c *Cell) dueOf(u *Update) int64 {
 	return due
 }
 
-// setDue has the update of a job looked at in time.
+// setDue has the update of a job looked at in time. Of a job only the entry of the heap
+// counts that its updateDueNs names; whether something is really due is seen then, so an
+// entry may be too early, never too late.
 func (c *Cell) setDue(j *Job) {
 	if j.update == nil || j.gone {
 		return
 	}
-	due := c.dueOf(j.update)
-	if due < maxTimeNs && (j.updateDueNs == 0 || due < j.updateDueNs) {
-		j.updateDueNs = due
-		heap.Push(&c.updateDues, updateDue{due, j})
+	at := c.dueOf(j.update)
+	if at < maxTimeNs && (j.updateDueNs == 0 || at < j.updateDueNs) {
+		j.updateDueNs = at
+		heap.Push(&c.updateDues, due[*Job]{at, j})
 	}
 }
 
 // DueInNs is how long after the last entry the time alone may change something: an update
 // is watched or has a deadline, a drain waits for one, a taint is forgiven for a while, a
-// quarantine ends, an alloc is yet to change, a saver is to be started or given up. Zero:
+// quarantine ends, an alloc is yet to change, a saver is to be started or given up, a
+// volume is no longer kept. Zero:
 // nothing waits for the time.
 func (c *Cell) DueInNs() int64 {
-	due := int64(maxTimeNs)
-	if len(c.updateDues) > 0 {
-		due = c.updateDues[0].ns
-	}
+	due := min(c.updateDues.nextNs(), c.volumes.dues.nextNs())
 	if c.drains > 0 {
 		due = min(due, c.drainDueNs)
 	}
@@ -109,7 +85,7 @@ func (c *Cell) updatesOn() {
 	if c.restored.held {
 		return
 	}
-	for len(c.updateDues) > 0 && c.updateDues[0].ns <= c.clock.cellNs {
+	for c.updateDues.over(c.clock.cellNs) {
 		for _, j := range c.takeDue() {
 			c.updateOn(j)
 			c.setDue(j)
@@ -121,9 +97,9 @@ func (c *Cell) updatesOn() {
 // their jobs. What the heap holds must not decide: it may be too early in one copy of the
 // cell, and is exact in one that was just read.
 func (c *Cell) takeDue() (jobs []*Job) {
-	for len(c.updateDues) > 0 && c.updateDues[0].ns <= c.clock.cellNs {
-		next := heap.Pop(&c.updateDues).(updateDue)
-		j := next.job
+	for c.updateDues.over(c.clock.cellNs) {
+		next := heap.Pop(&c.updateDues).(due[*Job])
+		j := next.of
 		if j.gone || j.updateDueNs != next.ns {
 			continue
 		}

@@ -115,7 +115,7 @@ func (c *Cell) hold(p *Copy) {
 	}
 	p.room().add(p.held())
 	p.room().holdDevices(p.Devices())
-	c.reviewVolumes(m)
+	c.reviewVolumesOf(p)
 }
 
 // release takes a copy's place away.
@@ -144,7 +144,7 @@ func (c *Cell) release(p *Copy) {
 		p.alloc.copies = removeCopy(p.alloc.copies, p)
 		p.alloc = nil
 	}
-	c.reviewVolumes(m)
+	c.reviewVolumesOf(p)
 }
 
 // victimEnded tells the one who waits for p. It stays in the machine's list

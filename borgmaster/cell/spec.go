@@ -128,6 +128,7 @@ func (s *reading) cutNeeds(cores bool) *borgpb.Refusal {
 				need.own()
 			}
 		}
+		s.volumes = s.volumes || len(task.Volumes) > 0
 		s.needs = append(s.needs, need)
 	}
 	return nil

@@ -269,7 +269,7 @@ func (c *Cell) setCopyState(p *Copy, to attemptState) {
 		c.unkeep(p)
 	}
 	if (was == attemptUnreachable || to == attemptUnreachable) && p.machine != nil {
-		c.reviewVolumes(p.machine)
+		c.reviewVolumesOf(p)
 	}
 	if to == attemptRunning {
 		j.started++

@@ -1,9 +1,10 @@
 package cell
 
 import (
+	"cmp"
+	"container/heap"
 	"iter"
 	"slices"
-	"strconv"
 	"strings"
 
 	"borg/mutant"
@@ -29,7 +30,9 @@ type Volume struct {
 	diskBytes int64
 	keepNs    int64
 	// Cell time at which it is given up; zero: somebody works in it, or it was given up.
-	untilNs    int64
+	untilNs int64
+	// When it is looked at whether that is over; zero: it is not; derived.
+	dueNs      int64
 	madeWallNs int64
 	givenUp    bool
 	// It was found, and what it belongs to has another one.
@@ -71,40 +74,43 @@ func (v *Volume) counts() bool { return !v.givenUp && !v.spare }
 
 func (v *Volume) res() *Resources { return &Resources{DiskBytes: v.diskBytes} }
 
-// key orders volumes, and tells those of one name on several machines apart.
-func (v *Volume) key() string { return volumesOf(v.of) + v.name + "\x00" + v.machine.name }
-
-// volumesOf is how the keys of all volumes of a task or alloc begin.
-func volumesOf(of TaskID) string {
-	const digits = 8
-	index := strconv.FormatUint(uint64(of.Index), 16)
-	return of.Job.User + "\x00" + of.Job.Name + "\x00" + strings.Repeat("0", digits-len(index)) + index + "\x00"
+// volumeID orders volumes, and tells those of one name on several machines apart.
+type volumeID struct {
+	of            TaskID
+	name, machine string
 }
+
+func (v *Volume) orderKey() volumeID { return volumeID{v.of, v.name, v.machine.name} }
+
+func (k volumeID) head() keyHead { return k.of.Job.head() }
+
+func (k volumeID) Compare(o volumeID) int {
+	return cmp.Or(k.of.Job.Compare(o.of.Job), cmp.Compare(k.of.Index, o.of.Index), strings.Compare(k.name, o.name), strings.Compare(k.machine, o.machine))
+}
+
+func compareVolume(v *Volume, id volumeID) int { return v.orderKey().Compare(id) }
 
 // volumes are those of the cell.
 type volumes struct {
-	// Sorted by key.
-	list []*Volume
-	// No time of one that is kept is over before; derived.
-	dueNs int64
+	list order[volumeID, *Volume]
+	// When those that are kept are looked at; derived.
+	dues dues[*Volume]
 }
 
-func compareVolume(v *Volume, key string) int { return strings.Compare(v.key(), key) }
-
 // Volumes yields all volumes, by whose they are, name and machine.
-func (c *Cell) Volumes() iter.Seq[*Volume] { return slices.Values(c.volumes.list) }
+func (c *Cell) Volumes() iter.Seq[*Volume] { return c.volumes.list.each() }
 
-// VolumesAfter yields those behind a key of VolumeKey.
-func (c *Cell) VolumesAfter(key string) iter.Seq[*Volume] {
-	at, found := slices.BinarySearchFunc(c.volumes.list, key, compareVolume)
-	if found {
-		at++
+// VolumesAfter yields those behind a key of VolumeKey; false: it is none.
+func (c *Cell) VolumesAfter(key string) (iter.Seq[*Volume], bool) {
+	if key == "" {
+		return c.Volumes(), true
 	}
-	return slices.Values(c.volumes.list[at:])
+	id, ok := readVolumeKey(key)
+	return c.volumes.list.after(id), ok
 }
 
 // VolumeKey orders volumes.
-func VolumeKey(v *Volume) string { return v.key() }
+func VolumeKey(v *Volume) string { return v.orderKey().text() }
 
 // Volumes yields those on the machine, those that it is to delete among them.
 func (m *Machine) Volumes() iter.Seq[*Volume] { return slices.Values(m.volumes) }
@@ -112,24 +118,24 @@ func (m *Machine) Volumes() iter.Seq[*Volume] { return slices.Values(m.volumes) 
 // NumVolumes counts Volumes.
 func (m *Machine) NumVolumes() int { return len(m.volumes) }
 
-// volumesOf are those of one task or alloc, whatever their name and machine.
-func (c *Cell) volumesOf(of TaskID) []*Volume {
-	if len(c.volumes.list) == 0 {
-		return nil
+// volumesNamed are those of one name of a task or alloc, whatever their machine.
+func (c *Cell) volumesNamed(of TaskID, name string) iter.Seq[*Volume] {
+	return func(yield func(*Volume) bool) {
+		if c.volumes.list.len() == 0 {
+			return
+		}
+		for v := range c.volumes.list.from(volumeID{of: of, name: name}) {
+			if v.of != of || v.name != name || !yield(v) {
+				return
+			}
+		}
 	}
-	prefix := volumesOf(of)
-	first, _ := slices.BinarySearchFunc(c.volumes.list, prefix, compareVolume)
-	last := first
-	for last < len(c.volumes.list) && c.volumes.list[last].of == of {
-		last++
-	}
-	return c.volumes.list[first:last]
 }
 
 // volumeNamed is the one that counts of a name; nil: there is none.
 func (c *Cell) volumeNamed(of TaskID, name string) *Volume {
-	for _, v := range c.volumesOf(of) {
-		if v.name == name && v.counts() {
+	for v := range c.volumesNamed(of, name) {
+		if v.counts() {
 			return v
 		}
 	}
@@ -138,29 +144,41 @@ func (c *Cell) volumeNamed(of TaskID, name string) *Volume {
 
 // volumeOn is the one of a name on a machine, whether it counts or not; nil: none.
 func (m *Machine) volumeOn(of TaskID, name string) *Volume {
-	for _, v := range m.volumes {
-		if v.of == of && v.name == name {
-			return v
-		}
+	if at, found := slices.BinarySearchFunc(m.volumes, volumeID{of, name, m.name}, compareVolume); found {
+		return m.volumes[at]
 	}
 	return nil
 }
 
 func (c *Cell) addVolume(v *Volume) {
-	at, _ := slices.BinarySearchFunc(c.volumes.list, v.key(), compareVolume)
-	c.volumes.list = slices.Insert(c.volumes.list, at, v)
-	at, _ = slices.BinarySearchFunc(v.machine.volumes, v.key(), compareVolume)
+	c.volumes.list.add(v)
+	at, _ := slices.BinarySearchFunc(v.machine.volumes, v.orderKey(), compareVolume)
 	v.machine.volumes = slices.Insert(v.machine.volumes, at, v)
 	v.machine.room.add(inBoth(v.res()))
 }
 
 func (c *Cell) removeVolume(v *Volume) {
-	other := func(o *Volume) bool { return o == v }
-	c.volumes.list = slices.DeleteFunc(c.volumes.list, other)
-	v.machine.volumes = slices.DeleteFunc(v.machine.volumes, other)
+	c.volumes.list.remove(v.orderKey())
+	at, _ := slices.BinarySearchFunc(v.machine.volumes, v.orderKey(), compareVolume)
+	v.machine.volumes = slices.Delete(v.machine.volumes, at, at+1)
 	v.machine.room.sub(inBoth(v.res()))
 	v.gone = true
 	c.dirty(v)
+}
+
+// keepVolume has a volume in which nobody works given up when its time is over.
+func (c *Cell) keepVolume(v *Volume) {
+	v.untilNs = min(c.clock.cellNs+v.keepNs, maxTimeNs)
+	c.setVolumeDue(v)
+}
+
+// setVolumeDue has a volume looked at in time. Of one only the entry of the heap counts
+// that its dueNs names, and it may be too early, never too late.
+func (c *Cell) setVolumeDue(v *Volume) {
+	if v.untilNs != 0 && (v.dueNs == 0 || v.untilNs < v.dueNs) {
+		v.dueNs = v.untilNs
+		heap.Push(&c.volumes.dues, due[*Volume]{v.dueNs, v})
+	}
 }
 
 // openVolumes gives a copy or alloc that is placed on m the volumes that its spec names:
@@ -229,7 +247,7 @@ func (c *Cell) used(v *Volume) bool {
 	}
 	for _, a := range v.machine.allocs {
 		if a.machine == v.machine && a.set.key == v.of.Job && a.index == v.of.Index {
-			return namesVolume(a.set.spec.Volumes, v.name)
+			return namesVolume(a.set.spec.Volumes, v.name) && !mutant.Planted(mutant.AllocNotInVolume)
 		}
 	}
 	return false
@@ -244,9 +262,28 @@ func namesVolume(named []*borgpb.Volume, name string) bool {
 	return slices.ContainsFunc(named, func(v *borgpb.Volume) bool { return v.Name == name })
 }
 
-// reviewVolumes follows the coming and going of whoever works in volumes on a machine.
-func (c *Cell) reviewVolumes(m *Machine) {
-	for _, v := range slices.Clone(m.volumes) {
+// reviewVolumesOf follows the coming and going of a copy that may work in volumes.
+func (c *Cell) reviewVolumesOf(p *Copy) {
+	if p.few != nil && p.few.uses != nil {
+		c.reviewVolumes(p.machine, p.few.uses.of)
+	}
+}
+
+// reviewAlloc follows the coming and going of an alloc.
+func (c *Cell) reviewAlloc(a *Alloc, m *Machine) {
+	if len(a.set.spec.Volumes) > 0 {
+		c.reviewVolumes(m, TaskID{a.set.key, a.index})
+	}
+}
+
+// reviewVolumes follows the coming and going of whoever works in volumes of one task or
+// alloc on a machine.
+func (c *Cell) reviewVolumes(m *Machine, of TaskID) {
+	first, _ := slices.BinarySearchFunc(m.volumes, volumeID{of: of}, compareVolume)
+	for _, v := range m.volumes[first:] {
+		if v.of != of {
+			return
+		}
 		if v.givenUp {
 			continue
 		}
@@ -255,8 +292,7 @@ func (c *Cell) reviewVolumes(m *Machine) {
 			v.untilNs = 0
 			c.dirty(v)
 		case !used && v.untilNs == 0:
-			v.untilNs = min(c.clock.cellNs+v.keepNs, maxTimeNs)
-			c.volumes.dueNs = min(c.volumes.dueNs, v.untilNs)
+			c.keepVolume(v)
 			c.dirty(v)
 			if m.givesUp() {
 				c.giveUp(v, m.drainWords())
@@ -270,24 +306,23 @@ func (m *Machine) givesUp() bool { return m.drain != nil && m.drain.giveUp }
 
 // volumesOn gives up what was kept for long enough.
 func (c *Cell) volumesOn() {
-	k := &c.volumes
-	if len(k.list) == 0 || c.clock.cellNs < k.dueNs {
-		return
-	}
-	for _, v := range slices.Clone(k.list) {
-		if v.untilNs != 0 && v.untilNs <= c.clock.cellNs {
-			c.giveUp(v, "nobody has worked in it for "+spanWords(v.keepNs))
+	var over []*Volume
+	for c.volumes.dues.over(c.clock.cellNs) {
+		next := heap.Pop(&c.volumes.dues).(due[*Volume])
+		v := next.of
+		if v.gone || v.dueNs != next.ns {
+			continue
+		}
+		v.dueNs = 0
+		if v.untilNs > c.clock.cellNs {
+			c.setVolumeDue(v)
+		} else if v.untilNs != 0 {
+			over = append(over, v)
 		}
 	}
-	c.reckonVolumes()
-}
-
-func (c *Cell) reckonVolumes() {
-	c.volumes.dueNs = maxTimeNs
-	for _, v := range c.volumes.list {
-		if v.untilNs != 0 {
-			c.volumes.dueNs = min(c.volumes.dueNs, v.untilNs)
-		}
+	slices.SortFunc(over, func(a, b *Volume) int { return a.orderKey().Compare(b.orderKey()) })
+	for _, v := range over {
+		c.giveUp(v, "nobody has worked in it for "+spanWords(v.keepNs))
 	}
 }
 
@@ -336,13 +371,12 @@ func (c *Cell) setVolumes(m *Machine, o *borgpb.MachineReport) {
 	for _, f := range o.VolumesFound {
 		of, name := taskIDOf(f.Name), f.Name.GetVolume()
 		if checkKey(of.Job) != nil || !validName(name) || f.DiskBytes < 0 || f.DiskBytes > maxDiskBytes ||
-			m.volumeOn(of, name) != nil || len(m.volumes) >= maxVolumesOnMachine || len(c.volumes.list) >= maxVolumes {
+			m.volumeOn(of, name) != nil || len(m.volumes) >= maxVolumesOnMachine || c.volumes.list.len() >= maxVolumes {
 			continue
 		}
 		v := &Volume{of: of, name: name, machine: m, diskBytes: f.DiskBytes, keepNs: volumeKeepNs, madeWallNs: c.clock.wallNs}
 		v.spare = c.volumeNamed(of, name) != nil
-		v.untilNs = min(c.clock.cellNs+v.keepNs, maxTimeNs)
-		c.volumes.dueNs = min(c.volumes.dueNs, v.untilNs)
+		c.keepVolume(v)
 		c.addVolume(v)
 		c.dirty(v)
 		c.emit(c.volumeEvent(v, borgpb.EventKind_EVENT_KIND_VOLUME_FOUND, ""))
@@ -411,8 +445,8 @@ func (c *Cell) checkDeleteVolume(o *borgpb.DeleteVolume) (commit, *borgpb.Refusa
 	}
 	of := TaskID{key, o.Index}
 	var found *Volume
-	for _, v := range c.volumesOf(of) {
-		if v.name == o.Volume && !v.givenUp && (found == nil || v.counts()) {
+	for v := range c.volumesNamed(of, o.Volume) {
+		if !v.givenUp && (found == nil || v.counts()) {
 			found = v
 		}
 	}

@@ -14,6 +14,8 @@ func (p *Placement) asksVolumes() (of TaskID, named []*borgpb.Volume) {
 	switch {
 	case p.Set != nil:
 		return TaskID{p.Set.key, p.Index}, p.Set.spec.Volumes
+	case !p.Job.specOf(p.Index).volumes:
+		// As most: it is asked of every placement.
 	case p.Job.latest().Proto.AllocSet == "":
 		return TaskID{p.Job.key, p.Index}, p.Job.Need(p.Index).Task.Volumes
 	}
@@ -39,12 +41,11 @@ func (c *Cell) VolumeSiteOf(j *Job, set *AllocSet, index uint32) (site VolumeSit
 	if len(named) == 0 {
 		return site
 	}
-	all := c.volumesOf(of)
 	for _, want := range named {
 		have := int64(0)
-		for _, v := range all {
+		for v := range c.volumesNamed(of, want.Name) {
 			switch {
-			case v.name != want.Name, mutant.Planted(mutant.KeptVolumeElsewhere) && !v.Used():
+			case mutant.Planted(mutant.KeptVolumeElsewhere) && !v.Used():
 			case j != nil && j.daemon != nil && v.machine != j.Seat(index):
 				// Of a machine that this index belonged to before.
 			case !v.counts():

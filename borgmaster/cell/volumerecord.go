@@ -3,12 +3,15 @@ package cell
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-func (v *Volume) appendKey(b []byte) []byte { return append(append(b, kindVolume), v.key()...) }
-func (v *Volume) exists() bool              { return !v.gone }
+func (v *Volume) appendKey(b []byte) []byte {
+	return append(append(b, kindVolume), v.orderKey().text()...)
+}
+func (v *Volume) exists() bool { return !v.gone }
 
 // Flags of a volume's record.
 const (
@@ -34,20 +37,28 @@ func (v *Volume) appendValue(b []byte) []byte {
 	return e.b
 }
 
-// volumeKey takes a key apart.
-func volumeKey(key string) (of TaskID, name, machine string, ok bool) {
+// text is how a record's key says it: its order is that of the volumes.
+func (k volumeID) text() string {
+	const digits = 8
+	index := strconv.FormatUint(uint64(k.of.Index), 16)
+	return k.of.Job.User + "\x00" + k.of.Job.Name + "\x00" + strings.Repeat("0", digits-len(index)) + index + "\x00" + k.name + "\x00" + k.machine
+}
+
+// readVolumeKey reads what text writes.
+func readVolumeKey(key string) (id volumeID, ok bool) {
 	parts := strings.Split(key, "\x00")
 	if len(parts) != 5 {
-		return of, "", "", false
+		return id, false
 	}
 	index, err := strconv.ParseUint(parts[2], 16, 32)
-	of = TaskID{JobKey{parts[0], parts[1]}, uint32(index)}
-	return of, parts[3], parts[4], err == nil && volumesOf(of)+parts[3]+"\x00"+parts[4] == key
+	id = volumeID{TaskID{JobKey{parts[0], parts[1]}, uint32(index)}, parts[3], parts[4]}
+	return id, err == nil && id.text() == key
 }
 
 func (l *loader) volume(key string, d *decoder) error {
-	of, name, machine, ok := volumeKey(key)
-	v := &Volume{of: of, name: name, machine: l.c.machines[machine], diskBytes: d.int(), keepNs: d.int(), untilNs: d.int(), madeWallNs: d.int()}
+	id, ok := readVolumeKey(key)
+	of, name := id.of, id.name
+	v := &Volume{of: of, name: name, machine: l.c.machines[id.machine], diskBytes: d.int(), keepNs: d.int(), untilNs: d.int(), madeWallNs: d.int()}
 	flags := d.byte()
 	v.givenUp, v.spare, v.reason = flags&volumeGivenUp != 0, flags&volumeSpare != 0, d.str()
 	if err := d.done(); err != nil {
@@ -61,6 +72,7 @@ func (l *loader) volume(key string, d *decoder) error {
 		return errors.New("a volume on no machine")
 	}
 	l.c.addVolume(v)
+	l.c.setVolumeDue(v)
 	return nil
 }
 
@@ -106,13 +118,15 @@ func (c *Cell) checkVolumes() error {
 			}
 		}
 	}
-	if n != len(c.volumes.list) {
-		return fmt.Errorf("there are %d volumes, and %d on machines", len(c.volumes.list), n)
+	if n != c.volumes.list.len() || !c.volumes.list.wellFormed() {
+		return fmt.Errorf("there are %d volumes, and %d on machines", c.volumes.list.len(), n)
 	}
-	for i, v := range c.volumes.list {
-		used := c.used(v)
+	var last *Volume
+	for v := range c.volumes.list.each() {
+		used, before := c.used(v), last
+		last = v
 		switch {
-		case v.gone || c.machines[v.machine.name] != v.machine || v.machine.volumeOn(v.of, v.name) != v || i > 0 && c.volumes.list[i-1].key() >= v.key():
+		case v.gone || c.machines[v.machine.name] != v.machine || v.machine.volumeOn(v.of, v.name) != v || before != nil && before.orderKey().Compare(v.orderKey()) >= 0:
 			return fmt.Errorf("volume %s on %s is not indexed as it should be", v.FullName(), v.machine.name)
 		case c.format < FormatVolumes:
 			return fmt.Errorf("volume %s is of a later format", v.FullName())
@@ -122,8 +136,10 @@ func (c *Cell) checkVolumes() error {
 			return fmt.Errorf("volume %s is used: %v, and kept until %d", v.FullName(), used, v.untilNs)
 		case v.givenUp && (v.untilNs != 0 || v.spare):
 			return fmt.Errorf("volume %s was given up and is kept until %d", v.FullName(), v.untilNs)
-		case v.untilNs != 0 && (v.untilNs <= c.clock.cellNs || c.volumes.dueNs > v.untilNs):
-			return fmt.Errorf("volume %s should have been given up at %d, it is %d, and due at %d", v.FullName(), v.untilNs, c.clock.cellNs, c.volumes.dueNs)
+		case v.untilNs != 0 && (v.untilNs <= c.clock.cellNs || v.dueNs == 0 || v.dueNs > v.untilNs):
+			return fmt.Errorf("volume %s should have been given up at %d, it is %d, and due at %d", v.FullName(), v.untilNs, c.clock.cellNs, v.dueNs)
+		case v.dueNs != 0 && !slices.Contains(c.volumes.dues, due[*Volume]{v.dueNs, v}):
+			return fmt.Errorf("volume %s is due at %d, and nothing looks at it then", v.FullName(), v.dueNs)
 		case v.machine.givesUp() && v.untilNs != 0:
 			return fmt.Errorf("volume %s is kept on %s, which is emptied of volumes too", v.FullName(), v.machine.name)
 		}

@@ -471,7 +471,7 @@ func (m *Machine) allocUsage(all []*borgrpc.Usage) []*borgrpc.AllocUsage {
 }
 
 // addr is the address of its own that a copy has: the one that it had when it was found,
-// or one of a range for documents, by the key of its network.
+// or one of a range for documents, by its machine and the key of its network.
 func (m *Machine) addr(r borglet.Record) string {
 	key := borglet.NetworkKey(r.ID, r.Desired)
 	if key == "" || r.Ended != 0 || r.Run == 0 {
@@ -480,7 +480,8 @@ func (m *Machine) addr(r borglet.Record) string {
 	if addr := m.addrs[key]; addr != "" {
 		return addr
 	}
-	return fmt.Sprintf("2001:db8::%x", crc32.ChecksumIEEE([]byte(key))&0xffff|1)
+	at, of := crc32.ChecksumIEEE([]byte(m.cfg.Name))&0xffff, crc32.ChecksumIEEE([]byte(key))
+	return fmt.Sprintf("2001:db8:%x::%x:%x", at, of>>16, of&0xffff)
 }
 
 // Held is a copy that a machine has before it is first switched on.

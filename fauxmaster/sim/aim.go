@@ -34,7 +34,7 @@ func (s *swarm) calm() {
 	s.budgets, s.membersNs, s.labels, s.updates, s.quotas, s.kinds = false, 0, false, false, false, false
 	s.mishaps, s.bands, s.quarantine, s.savers = false, false, false, false
 	s.floodPerS, s.applyNs, s.floodAlone, s.stormTasks = 0, 0, false, 0
-	s.volumes = false
+	s.volumes, s.places = false, false
 }
 
 // Aims are all there are.
@@ -112,6 +112,12 @@ var Aims = []Aim{
 		s.only(map[faultKind]int{killBorglet: 2, killScheduler: 1, cutMachine: 1, loseMachine: 1, crashReplica: 1})
 		s.volumes, s.drainsPercent, s.tight = true, 10, false
 		s.machineMilli, s.thinkNs, s.jobs, s.everyNs = 8000, 30*millisecond, 2, second
+	}},
+	{"places", "alloc sets with volumes and networks, jobs in them and jobs with networks and cores of their own, on machines that are emptied and lost", 12 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killBorglet: 2, killScheduler: 1, cutMachine: 1, loseMachine: 1, crashReplica: 1})
+		s.places, s.drainsPercent, s.tight = true, 5, false
+		s.machineMilli, s.thinkNs, s.jobs, s.everyNs = 16000, 30*millisecond, 2, second
 	}},
 	{"giving-way", "jobs that give way again and again, and a scheduler that spares those who did often", 8 * second, func(s *swarm) {
 		s.calm()

@@ -318,6 +318,9 @@ func (c *client) draw() *borgpb.Op {
 	if c.w.swarm.volumes && c.w.truth.cell.Format() >= cell.FormatVolumes && r.IntN(3) == 0 {
 		return c.volumeOp()
 	}
+	if c.w.swarm.places && c.w.truth.cell.Format() >= cell.FormatVolumes && r.IntN(3) == 0 {
+		return c.placeOp()
+	}
 	user, name := c.user(), fmt.Sprintf("j%d", r.IntN(c.w.swarm.jobs))
 	switch n := r.IntN(100); {
 	case n < 45:
@@ -560,8 +563,9 @@ func (c *client) lasting() *borgpb.Op {
 }
 
 // pinned tells whether the tasks of a job may have to wait for one machine, for
-// devices, for others of the job to end, for a ban to be lifted, or where a volume is.
+// devices or cores, for others of the job to end, for a ban to be lifted, or where a volume
+// is.
 func pinned(j *cell.Job) bool {
 	t := j.Spec().GetTask()
-	return len(t.GetConstraints())+len(t.GetResources().GetDevices())+len(t.GetResources().GetDeviceMilli())+len(t.GetPackages())+len(t.GetVolumes())+len(j.Spec().GetMaxPer()) > 0
+	return t.GetExclusiveCores() || len(t.GetConstraints())+len(t.GetResources().GetDevices())+len(t.GetResources().GetDeviceMilli())+len(t.GetPackages())+len(t.GetVolumes())+len(j.Spec().GetMaxPer()) > 0
 }

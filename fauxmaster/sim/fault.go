@@ -89,6 +89,8 @@ type swarm struct {
 	savers bool
 	// Jobs have volumes, which are deleted.
 	volumes bool
+	// Alloc sets have volumes and networks, and jobs networks and cores of their own.
+	places bool
 	// Quotas are granted and enforced.
 	quotas bool
 	// Jobs are of many priorities, and bands collapse and do not.

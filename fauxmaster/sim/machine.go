@@ -84,12 +84,14 @@ func (m *machine) spec() *borgpb.MachineSpec {
 	if m.w.swarm.rich && m.i%2 == 0 {
 		capacity.Devices = map[string]int64{deviceName: 2}
 	}
-	return &borgpb.MachineSpec{
+	spec := &borgpb.MachineSpec{
 		Addr:      m.name + ":7101",
 		Capacity:  capacity,
 		PortFirst: 20000, PortLast: 20099,
 		Attributes: map[string]string{"arch": "amd64", slotAttribute: m.name, shelfAttribute: fmt.Sprint(m.i / 2)},
 	}
+	m.w.swarm.offers(spec)
+	return spec
 }
 
 // poll is a master's poll that has arrived.

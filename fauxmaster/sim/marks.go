@@ -83,6 +83,9 @@ var Marks = map[string]string{
 	"volume given up":                           "somebody deleted it, or its time was over",
 	"volume deleted":                            "its machine did so on the cell's word",
 	"placed where its volume is":                "another copy of a task finds what one before it left",
+	"alloc placed where its volume is":          "an alloc comes back to what it left",
+	"copies share an address":                   "an alloc with a network of its own has several copies",
+	"cores of its own":                          "a process has processors alone",
 	"job spared":                                "as many tasks of a job as may had given way, to others than production",
 	"quarantine begun":                          "a copy was put in quarantine",
 	"placed with a copy in quarantine":          "a task was placed while a copy of it was in quarantine",
@@ -156,6 +159,9 @@ var Marks = map[string]string{
 
 // notRequired are marks that cannot be asked of a few hundred seeds, and why.
 var notRequired = map[string]string{
+	"alloc placed where its volume is":     "the aim places comes to it",
+	"copies share an address":              "the aim places comes to it",
+	"cores of its own":                     "the aim places comes to it",
 	"done after it was refused":            "what a cell must not come to is no aim",
 	"first phase went on":                  "one seed in hundreds needs it",
 	"what an alloc left is given up":       "the aim savers comes to it",

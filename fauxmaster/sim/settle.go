@@ -17,6 +17,7 @@ func (w *World) watch() {
 			if n := m.RunningCount(); n != len(running) {
 				w.fail("L5: %s counts %d running processes, and has %d", m.name, n, len(running))
 			}
+			w.truth.coresAlone(m)
 			for _, id := range running {
 				w.truth.live(m, id)
 				if p := w.truth.copyOf(m, id); p != nil && p.Current() {
@@ -30,6 +31,7 @@ func (w *World) watch() {
 				}
 			}
 		}
+		w.truth.addresses()
 		w.hungTooLong()
 		if w.healed && w.unsettled() == "" {
 			w.finish()
@@ -93,7 +95,8 @@ func (w *World) unsettled() string {
 		return fmt.Sprintf("%s reserves less than it uses", under)
 	}
 	for a := range c.PendingAllocs() {
-		if !w.swarm.tight {
+		// Where its volumes are there may be no room.
+		if !w.swarm.tight && len(a.Set().Spec().GetVolumes()) == 0 {
 			return fmt.Sprintf("alloc %v/%d pends", a.Set().Key(), a.Index())
 		}
 	}
@@ -156,6 +159,7 @@ func (w *World) finish() {
 	w.truth.filesAre()
 	w.truth.labelsAre()
 	w.volumesAre()
+	w.truth.addressed()
 	w.judge()
 	w.over = true
 }

@@ -97,6 +97,11 @@ func TestSavers(t *testing.T) {
 	comesTo(t, "savers", 2, 12*second, "alloc with a saver left", "what an alloc left is saved", "what an alloc left is given up")
 }
 
+// TestPlaces: alloc sets have volumes and networks, jobs networks and cores.
+func TestPlaces(t *testing.T) {
+	comesTo(t, "places", 2, 12*second, "alloc placed where its volume is", "placed where its volume is", "copies share an address", "cores of its own")
+}
+
 // TestVolumes: jobs with volumes come, change and go, and volumes are deleted.
 func TestVolumes(t *testing.T) {
 	comesTo(t, "volumes", 2, 12*second, "volume given up", "volume deleted", "placed where its volume is")
@@ -349,6 +354,15 @@ func TestCheckers(t *testing.T) {
 			w.truth.volumeEvent(borgmaster.CommittedEntry{}, &cell.Event{
 				Kind: borgpb.EventKind_EVENT_KIND_VOLUME_GONE, Name: "u/j/0/data", Key: cell.JobKey{User: "u", Name: "j"}, Machine: "m",
 			})
+		},
+		"S40": func(w *World) {
+			// Of a copy that runs, and has one thread of a core.
+			w.truth.coreHeld("m", borglet.ID{}, []cell.DeviceGrant{{Name: borgpb.ExclusiveCPU, Number: 1}}, map[uint32]borglet.ID{})
+		},
+		"S41": func(w *World) {
+			m := addressModel{}
+			m.holds(w, "u/j/0", "m", "10.0.0.1")
+			m.holds(w, "u/j/1", "m", "10.0.0.1")
 		},
 		"S38": func(w *World) { w.truth.spares(&cell.Event{}, 110, churnMost+1) },
 		"S32": func(w *World) {

@@ -91,6 +91,10 @@ func (t *truth) volumes(e borgmaster.CommittedEntry, events []cell.Event) {
 			if ev.Kind == borgpb.EventKind_EVENT_KIND_SCHEDULE {
 				t.placedByVolumes(ev)
 			}
+		case borgpb.ObjectKind_OBJECT_KIND_ALLOC:
+			if ev.Kind == borgpb.EventKind_EVENT_KIND_SCHEDULE {
+				t.placedAlloc(ev)
+			}
 		}
 	}
 }
@@ -145,11 +149,15 @@ func (t *truth) givenUp(e borgmaster.CommittedEntry, at volumeAt) {
 			t.w.fail("S39: volume %s on %s is given up at index %d, and attempt %d works in it", at.id, at.machine, e.Index, p.Attempt())
 		}
 	}
+	t.allocKeeps(e, at)
 }
 
-// worksIn tells whether a copy has a volume of its own.
+// worksIn tells whether a copy has a volume, of its own or of its alloc.
 func worksIn(p *cell.Copy, id borglet.VolumeID) bool {
 	of := p.TaskID()
+	if a := p.Alloc(); a != nil {
+		of = cell.TaskID{Job: a.Set().Key(), Index: a.Index()}
+	}
 	if of.Job.User != id.User || of.Job.Name != id.Job || of.Index != id.Index {
 		return false
 	}
@@ -164,15 +172,19 @@ func worksIn(p *cell.Copy, id borglet.VolumeID) bool {
 // placedByVolumes: a task is placed where its volumes are.
 func (t *truth) placedByVolumes(ev *cell.Event) {
 	x := t.cell.Machine(ev.Machine)
-	if x == nil || ev.Alloc != "" {
+	if x == nil {
 		return
 	}
 	p := x.Copy(cell.CopyID{Job: ev.UID, Index: ev.Task, Attempt: ev.Attempt})
-	if p == nil {
+	if p == nil || ev.Alloc != "" && p.Alloc() == nil {
 		return
 	}
+	id := borglet.VolumeID{User: ev.Key.User, Job: ev.Key.Name, Index: ev.Task}
+	if a := p.Alloc(); a != nil {
+		id = borglet.VolumeID{User: a.Set().Key().User, Job: a.Set().Key().Name, Index: a.Index()}
+	}
 	for _, v := range p.TaskSpec().GetVolumes() {
-		id := borglet.VolumeID{User: ev.Key.User, Job: ev.Key.Name, Index: ev.Task, Name: v.Name}
+		id.Name = v.Name
 		switch home, has := t.volume.home[id]; {
 		case has && home != ev.Machine:
 			t.w.fail("S39: %s is placed on %s at index %d, and its volume %s is on %s", ev.Object(), ev.Machine, ev.Index, v.Name, home)

@@ -15,7 +15,7 @@ func TestKeyHeads(t *testing.T) {
 			for _, user2 := range parts {
 				for _, name2 := range parts {
 					a, b := JobKey{user, name}, JobKey{user2, name2}
-					x, y := headOf(a), headOf(b)
+					x, y := a.head(), b.head()
 					if got := slices.Compare(x[:], y[:]); got != 0 && got != a.Compare(b) || got == 0 && x != y {
 						t.Errorf("the heads of %v and %v compare as %d, they themselves as %d", a, b, got, a.Compare(b))
 					}
@@ -25,11 +25,11 @@ func TestKeyHeads(t *testing.T) {
 	}
 }
 
-// A jobOrder is what one sorted list would be, whatever comes and goes.
-func TestJobOrderIsOneSortedList(t *testing.T) {
+// An order is what one sorted list would be, whatever comes and goes.
+func TestOrderIsOneSortedList(t *testing.T) {
 	for seed := range uint64(4) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		var o jobOrder
+		var o order[JobKey, *Job]
 		have := map[JobKey]*Job{}
 		check := func() {
 			t.Helper()
@@ -40,16 +40,16 @@ func TestJobOrderIsOneSortedList(t *testing.T) {
 					}
 				}
 			}, func(a, b *Job) int { return a.key.Compare(b.key) })
-			if got := slices.Collect(o.all()); !slices.Equal(got, want) || o.len() != len(want) || !o.wellFormed() {
+			if got := slices.Collect(o.each()); !slices.Equal(got, want) || o.len() != len(want) || !o.wellFormed() {
 				t.Fatalf("seed %d: %d jobs in %d runs are not the %d that there are, in order", seed, len(got), len(o.runs), len(want))
 			}
-			anew := orderJobs(slices.Values(want))
-			if got := slices.Collect(anew.all()); !slices.Equal(got, want) || !anew.wellFormed() {
+			anew := ordered[JobKey](slices.Values(want))
+			if got := slices.Collect(anew.each()); !slices.Equal(got, want) || !anew.wellFormed() {
 				t.Fatalf("seed %d: ordered anew, %d jobs are not the %d that there are", seed, len(got), len(want))
 			}
 			for range 20 {
 				key := JobKey{fmt.Sprint("user-", r.IntN(12)), fmt.Sprint("job-", r.IntN(2_000))}
-				at, found := slices.BinarySearchFunc(want, key, compareJob)
+				at, found := slices.BinarySearchFunc(want, key, func(j *Job, k JobKey) int { return j.key.Compare(k) })
 				if got := slices.Collect(o.from(key)); !slices.Equal(got, want[at:]) {
 					t.Fatalf("seed %d: from %v on there are %d jobs, not %d", seed, key, len(got), len(want[at:]))
 				}
