@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"borg/proto/borgpb"
@@ -65,11 +66,11 @@ func TestVolumeUse(t *testing.T) {
 	if got, want := told(), "alice/db/0/data 5242880; alice/db/1/data 7; "; got != want {
 		t.Errorf("told is %q, want %q", got, want)
 	}
-	page := ""
+	var page strings.Builder
 	for _, row := range agent.volumeSection().Rows {
-		page += fmt.Sprintf("%s %s of %s; ", row[0].Text, row[1].Text, row[2].Text)
+		page.WriteString(fmt.Sprintf("%s %s of %s; ", row[0].Text, row[1].Text, row[2].Text))
 	}
-	if want := "alice/db/0/data 5.0 MiB of 8.0 MiB; alice/db/1/data 7 B of 8.0 MiB; alice/db/2/data – of 8.0 MiB; "; page != want {
-		t.Errorf("the page says %q, want %q", page, want)
+	if want := "alice/db/0/data 5.0 MiB of 8.0 MiB; alice/db/1/data 7 B of 8.0 MiB; alice/db/2/data – of 8.0 MiB; "; page.String() != want {
+		t.Errorf("the page says %q, want %q", page.String(), want)
 	}
 }
