@@ -197,7 +197,7 @@ func CompareFeasibility(s *Scheduler, c *cell.Cell) (answers, yes int, err error
 			f.prepare(w, index)
 			f.surround(w)
 			for _, t := range s.sites.walk {
-				for _, at := range spotsOn(w, t) {
+				for _, at := range spotsOn(w, t, index) {
 					got, want := f.arraysSay(w, at), f.fit(w, at)
 					if got != (want == cell.FitOK) {
 						return answers, yes, fmt.Errorf("%s/%d on %s: the arrays say %v, the cell %s", l.key, index, t.name, got, want)
@@ -213,13 +213,13 @@ func CompareFeasibility(s *Scheduler, c *cell.Cell) (answers, yes int, err error
 	return answers, yes, nil
 }
 
-// spotsOn are the places on a machine that w could have.
-func spotsOn(w *want, t *site) (all []spot) {
+// spotsOn are the places on a machine that index of w could have.
+func spotsOn(w *want, t *site, index uint32) (all []spot) {
 	if !w.inSet {
 		return []spot{{site: t}}
 	}
 	for a := range t.machine.Allocs() {
-		if a.Set() == w.set && a.Machine() == t.machine {
+		if a.Set() == w.set && a.Machine() == t.machine && (!w.byIndex || a.Index() == index) {
 			all = append(all, spot{t, a})
 		}
 	}
