@@ -207,6 +207,10 @@ func (t *truth) rolloutTask(ev *cell.Event, j *cell.Job, x *rollout) {
 		}
 		// Who did not run is dealt with however many are down: nothing is taken from it.
 		again := x.shaky[ev.Task] || x.pace.runs != nil && !x.pace.runs[ev.Task]
+		if !again {
+			// Who went before was watched for long enough, for which there is no event.
+			x.movedNs = t.cell.TimeNs()
+		}
 		x.down[ev.Task] = true
 		x.shaky[ev.Task] = true
 		x.disturbed++
