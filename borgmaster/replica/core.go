@@ -177,7 +177,7 @@ type Append struct {
 	// Snapshot, when not nil, replaces everything and comes before Entries. Its
 	// data is a CheckpointHeader.
 	Snapshot *raftpb.Snapshot
-	// Sync: somebody waits for it.
+	// Sync: it must not be lost once it is answered.
 	Sync bool
 
 	responses []*raftpb.Message
@@ -409,7 +409,7 @@ func (c *Core) ready() {
 	for _, m := range rd.Messages {
 		switch m.GetTo() {
 		case raft.LocalAppendThread:
-			c.append(m)
+			c.append(m, rd.MustSync)
 		case raft.LocalApplyThread:
 			c.committed(m)
 		default:
@@ -418,8 +418,11 @@ func (c *Core) ready() {
 	}
 }
 
-func (c *Core) append(m *raftpb.Message) {
-	a := &Append{Entries: m.GetEntries(), responses: m.GetResponses(), Sync: len(m.GetResponses()) > 0}
+// append hands out what is to be made durable. What answers it wait for, which a commit that
+// has moved on is not, raft says by mustSync: entries, terms and votes. Appends are done in
+// order, so an answer that comes with nothing else tells of what was synced before it.
+func (c *Core) append(m *raftpb.Message, mustSync bool) {
+	a := &Append{Entries: m.GetEntries(), responses: m.GetResponses(), Sync: mustSync || m.GetSnapshot() != nil}
 	if hs := (&raftpb.HardState{Term: m.Term, Vote: m.Vote, Commit: m.Commit}); !raft.IsEmptyHardState(hs) {
 		a.Hard = hs
 	}

@@ -229,6 +229,15 @@ func (p *play) deliver(m *raftpb.Message) {
 func (p *play) append(id uint64, a *actor) {
 	x := a.appends[0]
 	a.appends = a.appends[1:]
+	hard, _, _ := a.disk.InitialState()
+	switch voted := x.Hard.GetTerm() != hard.GetTerm() || x.Hard.GetVote() != hard.GetVote(); {
+	case len(x.Entries) > 0 || x.Snapshot != nil || x.Hard != nil && voted:
+		if !x.Sync {
+			p.t.Errorf("replica %d answers before it is durable: entries %v, %v", id, x.Entries, x.Hard)
+		}
+	case x.Sync:
+		p.printf("%d: syncs commit %d", id, x.Hard.GetCommit())
+	}
 	if x.Snapshot != nil {
 		p.printf("%d: installs a checkpoint of index %d", id, x.Snapshot.GetMetadata().GetIndex())
 		if err := a.disk.ApplySnapshot(x.Snapshot); err != nil {

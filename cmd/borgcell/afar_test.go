@@ -17,14 +17,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"borg/borgmaster/client"
 	"borg/identity"
+	"borg/proto/borgrpc"
 )
 
-// Who floods a cell sits at other machines, whose processors are not the masters'. On the
-// one machine of a benchmark he has a process of his own that yields to all others:
-// otherwise what is measured is how he crowds out the masters and who measures.
+// Who floods a cell, or lists all of it, sits at other machines, whose processors are not the
+// masters'. On the one machine of a benchmark he has a process of his own that yields to all
+// others: otherwise what is measured is how he crowds out the masters and who measures.
 
-// afarEnv makes a process of this test program one that floods: what it holds is an
+// afarEnv makes a process of this test program one of those: what it holds is an
 // afarOrder.
 const afarEnv = "BORG_TEST_AFAR"
 
@@ -36,12 +38,23 @@ type afarOrder struct {
 	PerS      float64
 	// Not zero: ask nothing, and take this part of the time of each processor.
 	Burn float64
+	// Not empty: for each question list all tasks of this user, and count them as made.
+	Lists string
+	// Not nil: ask nothing, and for each question take the processor as a list does.
+	Stand *standIn
+}
+
+// standIn is the processor time of a list, page by page: that of the replica, which yields
+// to nobody, and then that of who asked.
+type standIn struct {
+	Pages           int
+	ServeNs, ReadNs int64
 }
 
 // afarCounts are what a flood has come to so far.
 type afarCounts struct{ Made, Done, Refused, Untold int64 }
 
-// afar is a flood in a process of its own.
+// afar is somebody in a process of his own.
 type afar struct {
 	m    *masterBench
 	cmd  *exec.Cmd
@@ -60,6 +73,12 @@ func (m *masterBench) floodFromAfar(perS float64) *afar {
 func (m *masterBench) burnFromAfar(cores float64) *afar {
 	m.Helper()
 	return m.fromAfar(afarOrder{Burn: cores / float64(runtime.NumCPU())})
+}
+
+// listFromAfar is somebody who lists all tasks at one replica, once for each counts.
+func (m *masterBench) listFromAfar(replica int) *afar {
+	m.Helper()
+	return m.fromAfar(afarOrder{Cell: m.cell.Name, Authority: m.cell.authorityFile(), Masters: []string{m.cell.masterAddr(replica)}, Lists: m.cell.user})
 }
 
 func (m *masterBench) fromAfar(o afarOrder) *afar {
@@ -93,7 +112,7 @@ func (m *masterBench) fromAfar(o afarOrder) *afar {
 	return a
 }
 
-// counts asks what the flood has come to.
+// counts asks what it has come to.
 func (a *afar) counts() (c afarCounts) {
 	a.m.Helper()
 	_, err := io.WriteString(a.ask, "counts\n")
@@ -105,7 +124,7 @@ func (a *afar) counts() (c afarCounts) {
 		err = json.Unmarshal([]byte(line), &c)
 	}
 	if err != nil {
-		a.m.Fatalf("the process that floods does not answer: %v", err)
+		a.m.Fatalf("the process that stands for other machines does not answer: %v", err)
 	}
 	return c
 }
@@ -125,15 +144,18 @@ func (a *afar) stop() {
 	a.m.Helper()
 	a.ask.Close()
 	if err := a.cmd.Wait(); err != nil {
-		a.m.Errorf("the process that floods: %v", err)
+		a.m.Errorf("the process that stands for other machines: %v", err)
 	}
 }
 
-// afarMain is the process that floods, until nobody asks it any more.
+// afarMain is the process that stands for other machines, until nobody asks it any more.
 func afarMain(order string) error {
 	var o afarOrder
 	if err := json.Unmarshal([]byte(order), &o); err != nil {
 		return err
+	}
+	if o.Stand != nil {
+		return o.Stand.serve()
 	}
 	if err := yield(); err != nil {
 		return err
@@ -154,6 +176,13 @@ func afarMain(order string) error {
 	user := func(name string) (*identity.Source, error) {
 		return authority.Source(identity.Name{Cell: o.Cell, Role: identity.User, ID: name}, time.Now(), identity.Life)
 	}
+	if o.Lists != "" {
+		who, err := user("lister")
+		if err != nil {
+			return err
+		}
+		return list(o, who)
+	}
 	floods, err := user("flood")
 	if err != nil {
 		return err
@@ -173,8 +202,19 @@ func afarMain(order string) error {
 	defer stop()
 	slow(ctx, o.Masters, crawls, &at)
 	at.Go(func() { f.flood(ctx, o.PerS) })
+	return answers(func() (afarCounts, error) {
+		return afarCounts{f.made.Load(), f.done.Load(), f.refused.Load(), f.untold.Load()}, nil
+	})
+}
+
+// answers answers each question until there are no more.
+func answers(counts func() (afarCounts, error)) error {
 	for asked := bufio.NewScanner(os.Stdin); asked.Scan(); {
-		line, err := json.Marshal(afarCounts{f.made.Load(), f.done.Load(), f.refused.Load(), f.untold.Load()})
+		c, err := counts()
+		if err != nil {
+			return err
+		}
+		line, err := json.Marshal(c)
 		if err != nil {
 			return err
 		}
@@ -183,6 +223,58 @@ func afarMain(order string) error {
 		}
 	}
 	return nil
+}
+
+// list lists all tasks of a user, page by page, for each question.
+func list(o afarOrder, who *identity.Source) error {
+	c, err := client.New(client.Config{Masters: o.Masters, Identity: who})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return answers(func() (afarCounts, error) {
+		resp, err := c.ListAllTasks(context.Background(), &borgrpc.ListTasksRequest{User: o.Lists}, 0)
+		return afarCounts{Made: int64(len(resp.GetTasks()))}, err
+	})
+}
+
+// serve takes the processor time of a list for each question, in turns of two threads.
+func (s standIn) serve() error {
+	reads, read := make(chan bool), make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), 19)
+		for range reads {
+			if err == nil {
+				err = spend(s.ReadNs)
+			}
+			read <- err
+		}
+		close(read)
+	}()
+	runtime.LockOSThread()
+	err := answers(func() (c afarCounts, err error) {
+		for ; c.Made < int64(s.Pages) && err == nil; c.Made++ {
+			if err = spend(s.ServeNs); err == nil {
+				reads <- true
+				err = <-read
+			}
+		}
+		return c, err
+	})
+	close(reads)
+	<-read
+	return err
+}
+
+// spend keeps this thread busy until it has used so much of a processor.
+func spend(ns int64) error {
+	var began, now unix.Timespec
+	err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &began)
+	for now = began; err == nil && now.Nano()-began.Nano() < ns; {
+		err = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &now)
+	}
+	return err
 }
 
 // burn keeps each processor busy for a part of the time until nobody asks any more.

@@ -28,7 +28,9 @@ const (
 	// Those who read, each at one replica in turn.
 	readsReaders = 100
 	// Tasks in a page that a reader asks for; who lists all asks for the largest.
-	readsPage = 50
+	readsPage, listPage = 50, 1000
+	// How long changes are made alone, in turn with lists.
+	listAlone = 3 * time.Second
 	// A replica served reads if it answered at least so many percent of them.
 	readsShare = 10
 )
@@ -50,14 +52,13 @@ func BenchmarkReads(b *testing.B) {
 		beside := m.writesBeside(func(ctx context.Context) { m.reads(ctx, tasks) })
 		m.figure(p99Ms(alone), "reads", "writes_alone_p99_ms")
 		m.figure(p99Ms(beside), "reads", "writes_p99_ms")
-		part := fmt.Sprintf("list_%dk", tasks/1000)
-		listed := m.writesBeside(func(ctx context.Context) { m.list(ctx, part, tasks) })
-		m.figure(p99Ms(listed)-p99Ms(alone), part, "commit_delay_p99_ms")
-		m.figure(inMs(slices.Max(listed)-slices.Max(alone)), part, "commit_delay_ms")
+		m.lists(fmt.Sprintf("list_%dk", tasks/1000), tasks)
 	}
 }
 
 func inMs(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+func p50Ms(all []time.Duration) float64 { return inMs(slices.Sorted(slices.Values(all))[len(all)/2]) }
 
 func p99Ms(all []time.Duration) float64 {
 	return inMs(slices.Sorted(slices.Values(all))[len(all)*99/100])
@@ -92,14 +93,53 @@ func paced(ctx context.Context, perS int, f func(n int) error) (took []time.Dura
 // says how long each took.
 func (m *masterBench) writesBeside(other func(ctx context.Context)) []time.Duration {
 	m.Helper()
+	c := m.writer()
 	ctx, cancel := context.WithTimeout(m.Context(), readsMeasure)
 	defer cancel()
 	var others sync.WaitGroup
 	if other != nil {
 		others.Go(func() { other(ctx) })
 	}
+	took := m.writes(ctx, c)
+	others.Wait()
+	return took
+}
+
+// writesDuring has changes made until something is done.
+func (m *masterBench) writesDuring(c *client.Client, do func()) []time.Duration {
+	m.Helper()
+	ctx, cancel := context.WithCancel(m.Context())
+	var doing sync.WaitGroup
+	defer doing.Wait()
+	doing.Go(func() {
+		defer cancel()
+		do()
+	})
+	return m.writes(ctx, c)
+}
+
+// writer is who makes changes, and has made the first ones.
+func (m *masterBench) writer() *client.Client {
+	m.Helper()
 	var waited atomic.Int64
 	c := m.cell.clientOf(m.B, "writer", &waited)
+	m.Cleanup(func() {
+		if n := waited.Load(); n > 0 {
+			m.Errorf("changes were made to wait %d times", n)
+		}
+	})
+	m.must(func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		m.writes(ctx, c)
+		return nil
+	})
+	return c
+}
+
+// writes makes changes until ctx ends, and says how long each took.
+func (m *masterBench) writes(ctx context.Context, c *client.Client) []time.Duration {
+	m.Helper()
 	took, err := paced(ctx, readsWritesS, func(n int) error {
 		// Nothing that a scheduler or a machine is busy with.
 		op := &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: "writer", Name: fmt.Sprint("job-", n-1)}}}
@@ -112,11 +152,10 @@ func (m *masterBench) writesBeside(other func(ctx context.Context)) []time.Durat
 		}
 		return err
 	})
-	others.Wait()
-	if err != nil || waited.Load() > 0 {
-		m.Fatalf("changes were made to wait %d times: %v", waited.Load(), err)
+	if err != nil {
+		m.Fatal(err)
 	}
-	m.Logf("%d changes: half within %v, 99 of 100 within %v ms, all within %v", len(took), slices.Sorted(slices.Values(took))[len(took)/2], p99Ms(took), slices.Max(took))
+	m.Logf("%d changes: half within %v ms, 99 of 100 within %v ms, all within %v", len(took), p50Ms(took), p99Ms(took), slices.Max(took))
 	return took
 }
 
@@ -168,20 +207,45 @@ func (m *masterBench) reads(ctx context.Context, tasks int) {
 	m.figure(float64(by), "reads", "served_by")
 }
 
-// list lists all tasks, page by page, again and again until ctx ends.
-func (m *masterBench) list(ctx context.Context, part string, tasks int) {
-	var waited atomic.Int64
-	c := m.cell.clientOf(m.B, "lister", &waited)
-	var all []time.Duration
-	for ctx.Err() == nil {
-		began := time.Now()
-		resp, err := c.ListAllTasks(m.Context(), &borgrpc.ListTasksRequest{User: m.cell.user}, 0)
-		if err != nil || len(resp.Tasks) != tasks {
-			m.Errorf("%d of %d tasks are listed: %v", len(resp.GetTasks()), tasks, err)
-			return
-		}
-		all = append(all, time.Since(began))
+// lists has all tasks listed by somebody at another machine, once at each replica, and
+// tells what that does to changes meanwhile: against none of it, and against a program that
+// takes the processors as the list does and asks for nothing. They take turns, as the
+// machine and its disk are not the same from one minute to the next.
+func (m *masterBench) lists(part string, tasks int) {
+	m.Helper()
+	c := m.writer()
+	found := map[string][]time.Duration{}
+	var took []time.Duration
+	var stand standIn
+	for i := 1; i <= m.cell.Masters; i++ {
+		found["alone"] = append(found["alone"], m.writesDuring(c, func() { time.Sleep(listAlone) })...)
+		far := m.listFromAfar(i)
+		far.counts()
+		name := m.cell.masterName(i)
+		served, read, began := m.usage()[name].cpuSeconds, far.cpuSeconds(), time.Now()
+		found["beside"] = append(found["beside"], m.writesDuring(c, func() {
+			if listed := far.counts().Made; int(listed) != tasks {
+				m.Errorf("%d of %d tasks are listed", listed, tasks)
+			}
+		})...)
+		took = append(took, time.Since(began))
+		stand.Pages = (tasks + listPage - 1) / listPage
+		stand.ServeNs = int64((m.usage()[name].cpuSeconds - served) * 1e9 / float64(stand.Pages))
+		stand.ReadNs = int64((far.cpuSeconds() - read) * 1e9 / float64(stand.Pages))
+		far.stop()
+		stands := m.fromAfar(afarOrder{Stand: &stand})
+		found["burnt"] = append(found["burnt"], m.writesDuring(c, func() { stands.counts() })...)
+		stands.stop()
 	}
-	m.figure(slices.Sorted(slices.Values(all))[len(all)/2].Seconds(), part, "seconds")
-	m.Logf("%d lists of %d tasks", len(all), tasks)
+	m.figure(slices.Sorted(slices.Values(took))[len(took)/2].Seconds(), part, "seconds")
+	m.figure(float64(stand.Pages)*float64(stand.ServeNs)/1e9, part, "replica_cpu_seconds")
+	m.figure(float64(stand.Pages)*float64(stand.ReadNs)/1e9, part, "client_cpu_seconds")
+	for _, what := range []string{"alone", "beside", "burnt"} {
+		all := found[what]
+		m.figure(p50Ms(all), part, "commit_"+what+"_p50_ms")
+		m.figure(p99Ms(all), part, "commit_"+what+"_p99_ms")
+		m.figure(inMs(slices.Max(all)), part, "commit_"+what+"_most_ms")
+	}
+	m.figure(inMs(slices.Max(found["beside"])-slices.Max(found["alone"])), part, "commit_delay_ms")
+	m.figure(inMs(slices.Max(found["burnt"])-slices.Max(found["alone"])), part, "commit_delay_burnt_ms")
 }
