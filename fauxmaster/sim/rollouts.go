@@ -33,8 +33,10 @@ type rollout struct {
 	shaky, inherited map[uint32]bool
 	// How often it disturbed a task, and how often one of those in down failed.
 	disturbed, failures uint32
-	// Cell time at which it may last have got further.
+	// Cell time at which it may last have got further, and how many tasks it had dealt
+	// with, left and yet to deal with then.
 	movedNs int64
+	counts  [5]uint32
 	pace    pace
 }
 
@@ -207,10 +209,6 @@ func (t *truth) rolloutTask(ev *cell.Event, j *cell.Job, x *rollout) {
 		}
 		// Who did not run is dealt with however many are down: nothing is taken from it.
 		again := x.shaky[ev.Task] || x.pace.runs != nil && !x.pace.runs[ev.Task]
-		if !again {
-			// Who went before was watched for long enough, for which there is no event.
-			x.movedNs = t.cell.TimeNs()
-		}
 		x.down[ev.Task] = true
 		x.shaky[ev.Task] = true
 		x.disturbed++
@@ -265,6 +263,11 @@ func (t *truth) rolloutStands(key cell.JobKey, x *rollout) {
 		return
 	}
 	u := t.cell.UpdateProto(j)
+	// No event tells that those before were watched for long enough.
+	s := u.Status
+	if counts := [...]uint32{s.InPlace, s.Restarted, s.Rescheduled, s.Skipped, s.Remaining}; counts != x.counts {
+		x.counts, x.movedNs = counts, t.cell.TimeNs()
+	}
 	_, held := t.cell.Held()
 	switch st := u.Status; {
 	case st.State == borgpb.UpdateState_UPDATE_STATE_PAUSED, st.State == borgpb.UpdateState_UPDATE_STATE_CANARY:
