@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -187,8 +188,10 @@ func TestPagesTellTheTruth(t *testing.T) {
 	rc.must("alice", &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: "alice", Name: "web"}}})
 	rc.must("bob", &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: "bob", Name: "waits"}}})
 	rc.until("all is well on the pages too", func() bool {
-		v := readJSON(t, c, url+"/?format=json")["verdict"].(map[string]any)
-		return v["mood"] == "good" && readFigures(t, c, machine+"/metrics")[`borg_borglet_tasks_ended_total{how="killed"}`]+readFigures(t, c, machine+"/metrics")[`borg_borglet_tasks_ended_total{how="ok"}`] == 1
+		findings, _ := readJSON(t, c, url+"/?format=json")["verdict"].(map[string]any)["findings"].([]any)
+		// The disk is that of the machine of the test, and may be as good as full.
+		findings = slices.DeleteFunc(findings, func(f any) bool { return strings.HasPrefix(f.(map[string]any)["text"].(string), "The disk has ") })
+		return len(findings) == 0 && readFigures(t, c, machine+"/metrics")[`borg_borglet_tasks_ended_total{how="killed"}`]+readFigures(t, c, machine+"/metrics")[`borg_borglet_tasks_ended_total{how="ok"}`] == 1
 	})
 }
 
