@@ -141,6 +141,10 @@ func TestMastersAreTakenAway(t *testing.T) {
 			if err != nil || !slices.Contains(fence.Removed, uint64(hears)) || !slices.Contains(fence.Removed, uint64(deaf)) {
 				return fmt.Sprintf("%v, %v", fence.Removed, err)
 			}
+			// It is written down before it is known.
+			if c.asked(t, thief, identity.Master, strconv.Itoa(deaf), c.borgletAddr(k), describe) == nil {
+				return "it still believes one of them"
+			}
 			return ""
 		})
 	}

@@ -24,6 +24,7 @@ import (
 
 	"borg/borgmaster"
 	"borg/borgmaster/audit"
+	borgcell "borg/borgmaster/cell"
 	"borg/borgmaster/cellkey"
 	"borg/borgmaster/journal"
 	"borg/borgmaster/memlog"
@@ -166,7 +167,21 @@ func (c *testCell) start(replicas int, id string) error {
 		os.RemoveAll(sockets)
 	}
 	c.group.Elect(1)
-	return nil
+	return c.ripens()
+}
+
+// ripens waits until the cell is of the format of this build and has its first admin, so
+// that no script depends on how soon that is.
+func (c *testCell) ripens() error {
+	var format uint32
+	var admins int
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		c.group.Replica(1).View(func(c *borgcell.Cell) { format, admins = c.Format(), c.NumAdmins() })
+		if format == borgcell.BuildFormat && admins > 0 {
+			return nil
+		}
+	}
+	return fmt.Errorf("the cell is of format %d after a minute, and not of %d, or has %d admins", format, borgcell.BuildFormat, admins)
 }
 
 // mutated counts the ops in the log that somebody asked for, leaving out the
