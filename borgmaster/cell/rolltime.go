@@ -55,8 +55,7 @@ func (c *Cell) setDue(j *Job) {
 // DueInNs is how long after the last entry the time alone may change something: an update
 // is watched or has a deadline, a drain waits for one, a taint is forgiven for a while, a
 // quarantine ends, an alloc is yet to change, a saver is to be started or given up, a
-// volume is no longer kept. Zero:
-// nothing waits for the time.
+// volume is no longer kept. Zero: nothing waits for the time.
 func (c *Cell) DueInNs() int64 {
 	due := min(c.updateDues.nextNs(), c.volumes.dues.nextNs())
 	if c.drains > 0 {

@@ -154,13 +154,16 @@ func (v *victims) close(p *Placement) *borgpb.Refusal {
 			continue
 		}
 		w := o.stop.promised
-		claimed := slices.ContainsFunc(v.copies, func(q *Copy) bool { return q.wait == w }) ||
-			slices.ContainsFunc(v.allocs, func(q *Alloc) bool { return q.wait == w })
-		if !claimed {
+		if !claims(v.copies, w) && !slices.ContainsFunc(v.allocs, func(q *Alloc) bool { return q.wait == w }) {
 			return stale(p.name(), "the room of %v is promised to another", o.TaskID())
 		}
 	}
 	return nil
+}
+
+// claims tells whether it is one of the copies that waits.
+func claims(copies []*Copy, w *waiting) bool {
+	return slices.ContainsFunc(copies, func(q *Copy) bool { return q.wait == w })
 }
 
 func (v *victims) inherit(p *Placement, w *waiting) {

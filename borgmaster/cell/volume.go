@@ -255,7 +255,12 @@ func (c *Cell) used(v *Volume) bool {
 
 // works tells whether a copy works in a volume, if it is on its machine.
 func (p *Copy) works(v *Volume) bool {
-	return p.few != nil && p.few.uses != nil && p.few.uses.of == v.of && slices.Contains(p.few.uses.names, v.name)
+	return p.worksOf(v.of) && slices.Contains(p.few.uses.names, v.name)
+}
+
+// worksOf tells whether a copy works in volumes of a task or alloc.
+func (p *Copy) worksOf(of TaskID) bool {
+	return p.few != nil && p.few.uses != nil && p.few.uses.of == of
 }
 
 func namesVolume(named []*borgpb.Volume, name string) bool {

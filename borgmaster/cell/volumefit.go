@@ -71,13 +71,11 @@ func (c *Cell) VolumeSiteOf(j *Job, set *AllocSet, index uint32) (site VolumeSit
 func (m *Machine) promisedAway(of TaskID) bool {
 	var own []*Copy
 	for _, p := range m.copies {
-		if p.state == attemptStopping && p.few != nil && p.few.uses != nil && p.few.uses.of == of {
+		if p.state == attemptStopping && p.worksOf(of) {
 			own = append(own, p)
 		}
 	}
-	return slices.ContainsFunc(own, func(o *Copy) bool {
-		return o.stop.promised != nil && !slices.ContainsFunc(own, func(q *Copy) bool { return q.wait == o.stop.promised })
-	})
+	return slices.ContainsFunc(own, func(o *Copy) bool { return o.stop.promised != nil && !claims(own, o.stop.promised) })
 }
 
 // VolumesNeed is the disk that volumes of a task of j, or of an alloc of set, need where
@@ -94,7 +92,7 @@ func (c *Cell) keptInQuarantine(m *Machine, of TaskID) bool {
 		return false
 	}
 	for _, p := range m.copies {
-		if p.state == attemptQuarantined && p.few.uses != nil && p.few.uses.of == of {
+		if p.state == attemptQuarantined && p.worksOf(of) {
 			return true
 		}
 	}
@@ -135,7 +133,7 @@ func (c *Cell) addOwn(v *victims, p *Placement) *victims {
 		return v
 	}
 	for _, o := range p.Machine.copies {
-		if o.state != attemptStopping || o.few == nil || o.few.uses == nil || o.few.uses.of != of || o.room() != p.room() {
+		if o.state != attemptStopping || !o.worksOf(of) || o.room() != p.room() {
 			continue
 		}
 		if v == nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -55,15 +54,7 @@ func TestAdoptedJobHasItsAllocsByIndex(t *testing.T) {
 	}
 	c.loseDisks(t)
 	c.restoreMasters(t, file, authority)
-	if err := until(shortly(t), "all machines were heard", func(ctx context.Context) error {
-		r, err := c.client.GetRestore(ctx)
-		if err == nil && (!r.Restored || r.Held || r.Heard < r.Machines || len(r.Unknown) == 0) {
-			err = fmt.Errorf("%v", r)
-		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	c.machinesHeard(t)
 	c.must(t, "borgcfg", "--cell", c.cellFile(), "restore", "adopt", "--all")
 	for name, byIndex := range map[string]bool{"bound": true, "loose": false} {
 		job, err := c.jobIs(shortly(t), name, "all tasks run", started)

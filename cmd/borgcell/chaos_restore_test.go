@@ -53,15 +53,7 @@ func TestCellIsRestored(t *testing.T) {
 	}
 	figure(t, "restore.serving_ms", float64(time.Since(began).Milliseconds()))
 
-	if err := until(shortly(t), "all machines were heard", func(ctx context.Context) error {
-		r, err := c.client.GetRestore(ctx)
-		if err == nil && (!r.Restored || r.Held || r.Heard < r.Machines || len(r.Unknown) == 0) {
-			err = fmt.Errorf("%v", r)
-		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	c.machinesHeard(t)
 	figure(t, "restore.heard_ms", float64(time.Since(began).Milliseconds()))
 	if out := c.must(t, "borgcfg", "--cell", c.cellFile(), "restore", "unknown"); strings.Count(out, "late/") != size(4, 20) || strings.Contains(out, "web/") {
 		t.Errorf("what the cell does not know is listed as: %s", out)
@@ -80,6 +72,21 @@ func TestCellIsRestored(t *testing.T) {
 	c.run(t, "new", sleepers(4))
 	c.attemptsAreNew(t)
 	c.otherCheckpointIsRefused(t, file, authority)
+}
+
+// machinesHeard waits until a restored cell has heard all its machines, and found what it does
+// not know.
+func (c *Cell) machinesHeard(t *testing.T) {
+	t.Helper()
+	if err := until(shortly(t), "all machines were heard", func(ctx context.Context) error {
+		r, err := c.client.GetRestore(ctx)
+		if err == nil && (!r.Restored || r.Held || r.Heard < r.Machines || len(r.Unknown) == 0) {
+			err = fmt.Errorf("%v", r)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // keepPapers copies what an operator keeps beside the checkpoints.

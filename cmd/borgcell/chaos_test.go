@@ -287,6 +287,22 @@ func (c *Cell) electedNow(ctx context.Context) (elected int, err error) {
 	return elected, err
 }
 
+// restartElected kills the elected master, starts it again and says which one it was.
+func (c *Cell) restartElected(t *testing.T) (elected int) {
+	t.Helper()
+	elected, err := c.electedNow(shortly(t))
+	if err == nil {
+		err = c.Kill(c.masterName(elected))
+	}
+	if err == nil {
+		err = c.StartMaster(shortly(t), elected)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return elected
+}
+
 // allJobs lists all our jobs by name.
 func (c *Cell) allJobs(t *testing.T) map[string]*borgpb.Job {
 	t.Helper()

@@ -141,16 +141,7 @@ func TestExtensionsComeBack(t *testing.T) {
 	up("update", "--set", "flag=b", "--wait")
 	same("after a flag was changed", job("file").Spec.Extensions, wrote)
 
-	elected, err := c.electedNow(shortly(t))
-	if err == nil {
-		err = c.Kill(c.masterName(elected))
-	}
-	if err == nil {
-		err = c.StartMaster(shortly(t), elected)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	elected := c.restartElected(t)
 	same("after a fail-over", job("kept").Spec.Extensions, spec.Extensions)
 	path := filepath.Join(dir, "kept.ckpt")
 	c.must(t, "borgmaster", "checkpoint", "save", "--from", c.masterAddr(elected), path)

@@ -76,16 +76,7 @@ func TestQuarantineKeepsTheProcess(t *testing.T) {
 	if err := c.StartBorglet(shortly(t), c.machineNumber(at)); err != nil {
 		t.Fatal(err)
 	}
-	elected, err := c.electedNow(shortly(t))
-	if err == nil {
-		err = c.Kill(c.masterName(elected))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.StartMaster(shortly(t), elected); err != nil {
-		t.Fatal(err)
-	}
+	c.restartElected(t)
 	if _, err := c.jobIs(shortly(t), "web", "its machine was heard again", started); err != nil {
 		t.Fatal(err)
 	}

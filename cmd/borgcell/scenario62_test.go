@@ -25,14 +25,6 @@ ram = lambda n: "%dMiB" % (576 // n)
 job(name = "web", tasks = 3,
     task = task(args = ["/bin/sh", "-c", "exec sleep 100000" + param("more", "")], grace = "1s", resources = resources(cpu = 0.01, mem = ram(shards)), ports = ["http"]),
     update = update(batch = 3))`)
-	running := func(n int) snapshot {
-		t.Helper()
-		now := u.copies(t)
-		if len(now) != n {
-			t.Fatalf("%d tasks run, want %d", len(now), n)
-		}
-		return now
-	}
 	memBytes := func() int64 {
 		t.Helper()
 		resp, err := c.client.GetJob(shortly(t), &borgrpc.GetJobRequest{User: c.user, Name: "web"})
@@ -79,7 +71,7 @@ job(name = "web", tasks = 3,
 	if n := asks(func() { u.cfg(t, "job web: created, 3 tasks", file("up", "--wait", "--timeout", "60s")...) }); n != 1 {
 		t.Errorf("the first up asked for %d changes, want 1", n)
 	}
-	before := running(3)
+	before := u.running(t, 3)
 	if n := memBytes(); n != 64<<20 {
 		t.Errorf("with 9 shards a task has %d bytes, want 64 MiB", n)
 	}
@@ -107,7 +99,7 @@ job(name = "web", tasks = 3,
 
 	u.push(t, "more=0")
 	u.cfg(t, "0 changed in place, 3 restarted, 0 moved, 0 to do; done", "update", "status", "web")
-	after := running(3)
+	after := u.running(t, 3)
 	for name, was := range before {
 		if is := after[name]; is.attempt != was.attempt+1 || is.pid == was.pid || is.restarts != 0 {
 			t.Errorf("%s has another flag; it was %+v and is %+v", name, was, is)

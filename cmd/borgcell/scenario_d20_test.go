@@ -38,14 +38,6 @@ func TestScenarioD20(t *testing.T) {
 			}
 		}
 	}
-	running := func(n int) snapshot {
-		t.Helper()
-		now := u.copies(t)
-		if len(now) != n {
-			t.Fatalf("%d tasks run, want %d", len(now), n)
-		}
-		return now
-	}
 	meta := func(when string, labels, annotations map[string]string) {
 		t.Helper()
 		job, err := c.jobIs(shortly(t), "web", "it is there", func(*borgpb.Job) bool { return true })
@@ -64,7 +56,7 @@ func TestScenarioD20(t *testing.T) {
 		}
 	}
 	u.cfg(t, "created", append(set("up"), "--wait", "--timeout", "60s")...)
-	running(3)
+	u.running(t, 3)
 
 	if _, err := c.client.Mutate(shortly(t), &borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{User: c.user, Name: "web", Tasks: 7}}}); err != nil {
 		t.Fatal(err)
@@ -73,17 +65,8 @@ func TestScenarioD20(t *testing.T) {
 	u.cfg(t, "", "annotate", "job", "web", "scaler=seven, of three")
 	written := map[string]string{"tier": "hot", "load": "high"}
 	noted := map[string]string{"scaler": "seven, of three"}
-	before := running(7)
-	elected, err := c.electedNow(shortly(t))
-	if err == nil {
-		err = c.Kill(c.masterName(elected))
-	}
-	if err == nil {
-		err = c.StartMaster(shortly(t), elected)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := u.running(t, 7)
+	c.restartElected(t)
 
 	// The same file again is nothing new.
 	u.cfg(t, "job web: unchanged", set("up")...)
@@ -96,11 +79,11 @@ func TestScenarioD20(t *testing.T) {
 	meta("after a look", written, noted)
 	c.stillSame(t, before, "web")
 	u.push(t, "priority=210")
-	running(7)
+	u.running(t, 7)
 	c.stillSame(t, before, "web")
 	meta("after a priority", written, noted)
 	u.push(t, "priority=210", "more=0")
-	restarted := running(7)
+	restarted := u.running(t, 7)
 	for name, was := range before {
 		if restarted[name].pid == was.pid {
 			t.Errorf("%s has other arguments and is still process %d", name, was.pid)
@@ -111,7 +94,7 @@ func TestScenarioD20(t *testing.T) {
 	// Another number is his own.
 	differs([]string{"tasks: 7 -> 4", "!tasks: stays"}, set("diff", "priority=210", "more=0", "tasks=4")...)
 	u.push(t, "priority=210", "more=0", "tasks=4")
-	now := running(4)
+	now := u.running(t, 4)
 	for name, is := range now {
 		if restarted[name] != is {
 			t.Errorf("%s was %+v and is %+v", name, restarted[name], is)

@@ -305,16 +305,7 @@ func TestScenario14(t *testing.T) {
 		if round > 0 {
 			break
 		}
-		elected, err := c.electedNow(shortly(t))
-		if err == nil {
-			err = c.Kill(c.masterName(elected))
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.StartMaster(shortly(t), elected); err != nil {
-			t.Fatal(err)
-		}
+		c.restartElected(t)
 	}
 	if _, err := c.client.Mutate(shortly(t), killOf(c.user, "exact")); err != nil {
 		t.Fatal(err)

@@ -57,6 +57,16 @@ func (u *updater) copies(t *testing.T) snapshot {
 	return now
 }
 
+// running is copies where there are so many.
+func (u *updater) running(t *testing.T, n int) snapshot {
+	t.Helper()
+	now := u.copies(t)
+	if len(now) != n {
+		t.Fatalf("%d tasks run, want %d", len(now), n)
+	}
+	return now
+}
+
 // push has an update done to its end.
 func (u *updater) push(t *testing.T, sets ...string) {
 	t.Helper()
@@ -273,16 +283,7 @@ func TestUpdatesAskTheirGate(t *testing.T) {
 		untouched()
 	}
 	wait(2)
-	elected, err := c.electedNow(shortly(t))
-	if err == nil {
-		err = c.Kill(c.masterName(elected))
-	}
-	if err == nil {
-		err = c.StartMaster(shortly(t), elected)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	c.restartElected(t)
 	wait(2)
 	good.Store(true)
 	if _, err := c.jobIs(shortly(t), "web", "all tasks are restarted", func(j *borgpb.Job) bool {

@@ -170,18 +170,21 @@ func (c *testCell) start(replicas int, id string) error {
 	return c.ripens()
 }
 
-// ripens waits until the cell is of the format of this build and has its first admin, so
-// that no script depends on how soon that is.
+// ripens waits until each master has the cell in the format of this build and with its first
+// admin, so that no script depends on how soon that is.
 func (c *testCell) ripens() error {
-	var format uint32
-	var admins int
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		c.group.Replica(1).View(func(c *borgcell.Cell) { format, admins = c.Format(), c.NumAdmins() })
-		if format == borgcell.BuildFormat && admins > 0 {
-			return nil
+	deadline := time.Now().Add(time.Minute)
+	for i := range c.addrs {
+		for ripe := false; !ripe; time.Sleep(time.Millisecond) {
+			var format uint32
+			var admins int
+			c.group.Replica(uint64(i + 1)).View(func(c *borgcell.Cell) { format, admins = c.Format(), c.NumAdmins() })
+			if ripe = format == borgcell.BuildFormat && admins > 0; !ripe && time.Now().After(deadline) {
+				return fmt.Errorf("the cell of master %d is of format %d after a minute, and not of %d, or has %d admins", i+1, format, borgcell.BuildFormat, admins)
+			}
 		}
 	}
-	return fmt.Errorf("the cell is of format %d after a minute, and not of %d, or has %d admins", format, borgcell.BuildFormat, admins)
+	return nil
 }
 
 // mutated counts the ops in the log that somebody asked for, leaving out the

@@ -83,18 +83,8 @@ func (c *client) placeOp() *borgpb.Op {
 
 // placedAlloc: an alloc is placed where its volumes are.
 func (t *truth) placedAlloc(ev *cell.Event) {
-	set := t.cell.AllocSetByUID(ev.UID)
-	if set == nil {
-		return
-	}
-	for _, v := range set.Spec().GetVolumes() {
-		id := borglet.VolumeID{User: ev.Key.User, Job: ev.Key.Name, Index: ev.Task, Name: v.Name}
-		switch home, has := t.volume.home[id]; {
-		case has && home != ev.Machine:
-			t.w.fail("S39: %s is placed on %s at index %d, and its volume %s is on %s", ev.Object(), ev.Machine, ev.Index, v.Name, home)
-		case has && t.volume.opened[volumeAt{id, home}]:
-			t.w.mark("alloc placed where its volume is")
-		}
+	if set := t.cell.AllocSetByUID(ev.UID); set != nil {
+		t.atHome(ev, cell.TaskID{Job: ev.Key, Index: ev.Task}, set.Spec().GetVolumes(), "alloc placed where its volume is")
 	}
 }
 

@@ -152,13 +152,17 @@ func (t *truth) givenUp(e borgmaster.CommittedEntry, at volumeAt) {
 	t.allocKeeps(e, at)
 }
 
-// worksIn tells whether a copy has a volume, of its own or of its alloc.
-func worksIn(p *cell.Copy, id borglet.VolumeID) bool {
-	of := p.TaskID()
+// worksFor is whose volumes a copy works in: its own, or those of its alloc.
+func worksFor(p *cell.Copy) cell.TaskID {
 	if a := p.Alloc(); a != nil {
-		of = cell.TaskID{Job: a.Set().Key(), Index: a.Index()}
+		return cell.TaskID{Job: a.Set().Key(), Index: a.Index()}
 	}
-	if of.Job.User != id.User || of.Job.Name != id.Job || of.Index != id.Index {
+	return p.TaskID()
+}
+
+// worksIn tells whether a copy has a volume.
+func worksIn(p *cell.Copy, id borglet.VolumeID) bool {
+	if of := worksFor(p); of.Job.User != id.User || of.Job.Name != id.Job || of.Index != id.Index {
 		return false
 	}
 	for _, v := range p.TaskSpec().GetVolumes() {
@@ -179,17 +183,18 @@ func (t *truth) placedByVolumes(ev *cell.Event) {
 	if p == nil || ev.Alloc != "" && p.Alloc() == nil {
 		return
 	}
-	id := borglet.VolumeID{User: ev.Key.User, Job: ev.Key.Name, Index: ev.Task}
-	if a := p.Alloc(); a != nil {
-		id = borglet.VolumeID{User: a.Set().Key().User, Job: a.Set().Key().Name, Index: a.Index()}
-	}
-	for _, v := range p.TaskSpec().GetVolumes() {
-		id.Name = v.Name
+	t.atHome(ev, worksFor(p), p.TaskSpec().GetVolumes(), "placed where its volume is")
+}
+
+// atHome: who is placed where its volumes are comes to a mark.
+func (t *truth) atHome(ev *cell.Event, of cell.TaskID, volumes []*borgpb.Volume, mark string) {
+	for _, v := range volumes {
+		id := borglet.VolumeID{User: of.Job.User, Job: of.Job.Name, Index: of.Index, Name: v.Name}
 		switch home, has := t.volume.home[id]; {
 		case has && home != ev.Machine:
 			t.w.fail("S39: %s is placed on %s at index %d, and its volume %s is on %s", ev.Object(), ev.Machine, ev.Index, v.Name, home)
 		case has && t.volume.opened[volumeAt{id, home}]:
-			t.w.mark("placed where its volume is")
+			t.w.mark(mark)
 		}
 	}
 }
