@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -18,18 +19,27 @@ const (
 	maxVolumesTold = 10_000
 )
 
-// ListVolumes yields volumes, in pages, by whose they are.
+// ListVolumes yields volumes, in pages, by whose they are. It is answered by the elected
+// master, which alone knows what they keep.
 func (a *masterAPI) ListVolumes(ctx context.Context, req *borgrpc.ListVolumesRequest) (*borgrpc.ListVolumesResponse, error) {
-	if err := a.m.readIndex(ctx); err != nil {
+	return onElected(ctx, a.m, true,
+		func(ctx context.Context) (*borgrpc.ListVolumesResponse, error) { return a.m.listVolumes(ctx, req) },
+		func(ctx context.Context, conn *grpc.ClientConn) (*borgrpc.ListVolumesResponse, error) {
+			return borgrpc.NewMasterServiceClient(conn).ListVolumes(ctx, req)
+		})
+}
+
+func (m *Master) listVolumes(ctx context.Context, req *borgrpc.ListVolumesRequest) (*borgrpc.ListVolumesResponse, error) {
+	if err := m.readIndex(ctx); err != nil {
 		return nil, err
 	}
 	resp := &borgrpc.ListVolumesResponse{}
 	known := true
-	a.m.cfg.Log.View(func(c *cell.Cell) { known = listVolumes(c, req, resp) })
+	m.cfg.Log.View(func(c *cell.Cell) { known = listVolumes(c, req, resp) })
 	if !known {
 		return nil, status.Errorf(codes.InvalidArgument, "after %q: no volume has such a key; give next_after of the page before", req.GetAfter())
 	}
-	a.m.volumeUse.fill(time.Now(), resp.Volumes)
+	m.volumeUse.fill(time.Now(), resp.Volumes)
 	return whole(resp, "volumes")
 }
 

@@ -83,7 +83,7 @@ func parseTerm(text string) (term, error) {
 }
 
 func validKey(key, text string) error {
-	if key == "" || strings.ContainsAny(key, " !=()") {
+	if key == "" || strings.ContainsAny(key, " !=()<>") {
 		return fmt.Errorf("%q: want KEY=VALUE, KEY!=VALUE, KEY in (VALUE,...), KEY or !KEY", text)
 	}
 	return nil

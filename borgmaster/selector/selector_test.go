@@ -23,7 +23,7 @@ func TestSelector(t *testing.T) {
 			t.Errorf("%q matches %v = %v, %v, want %v", tt.selector, labels, s.Matches(labels), err, tt.want)
 		}
 	}
-	for _, bad := range []string{"=x", "a in b", "a in (b", "in (b)", "a b", ",", "a notin", "!"} {
+	for _, bad := range []string{"=x", "a in b", "a in (b", "in (b)", "a b", ",", "a notin", "!", "a>1", "a<1"} {
 		if s, err := Parse(bad); err == nil {
 			t.Errorf("Parse(%q) = %v, want an error", bad, s)
 		}
