@@ -14,7 +14,7 @@ import (
 // way, and goes on where an earlier run was.
 func TestSweep(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "sweep")
-	args := []string{"--disk-sweep", "--duration", "6s", "--every", "400", "--state", state}
+	args := []string{"--disk-sweep", "--duration", "6s", "--every", "100", "--state", state}
 	code, out, errs := simulateIt(t.Context(), args...)
 	if code != cli.OK {
 		t.Fatalf("exit code %d: %s%s", code, out, errs)

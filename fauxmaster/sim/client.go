@@ -207,7 +207,7 @@ func (c *client) answered(res *borgpb.Result) {
 const mutationsPer30s = 800
 
 func (w *World) behind() bool {
-	return int64(len(w.truth.acked)) < (w.now-second)*mutationsPer30s/(30*second)
+	return w.cfg.Aim != SweepAim && int64(len(w.truth.acked)) < (w.now-second)*mutationsPer30s/(30*second)
 }
 
 // startsPer30s is the pace of tasks that start. A cell that started few gets

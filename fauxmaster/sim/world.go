@@ -46,8 +46,10 @@ type Config struct {
 func (c *Config) fill() {
 	c.DurationNs = cmp.Or(c.DurationNs, 10*second)
 	if c.Aim == SweepAim {
-		// Of many runs that are nearly the same, each is small.
-		c.Clients = cmp.Or(c.Clients, 6)
+		// Of many runs that are nearly the same, each is small: twice as many writes are
+		// twice as many runs, each twice as long.
+		c.Machines = cmp.Or(c.Machines, 6)
+		c.Clients = cmp.Or(c.Clients, 3)
 	}
 	c.Machines = cmp.Or(c.Machines, 12)
 	c.Clients = cmp.Or(c.Clients, 12)
