@@ -24,7 +24,7 @@ const (
 	missesForDown   = 3
 	askBeforeNs     = 1e9
 	// A replica that has not reported for so long has no share: its link shard speaks
-	// every 250 ms.
+	// every 100 ms.
 	replicaSilentNs = 1500e6
 	// And one whose door is closed after so long.
 	doorClosedNs = 400e6

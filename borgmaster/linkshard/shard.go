@@ -20,7 +20,7 @@ const (
 	ReportTimeout = 2 * time.Second
 	// Something is reported at least so often, if only that this shard lives: the
 	// elected master gives its machines to others when it is silent.
-	heartbeatNs = 250e6
+	heartbeatNs = 100e6
 	// Without a report that was taken for so long, the elected master is out of
 	// contact and missed polls do not count.
 	masterContactNs = 3e9
