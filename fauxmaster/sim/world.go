@@ -48,7 +48,6 @@ func (c *Config) fill() {
 	if c.Aim == SweepAim {
 		// Of many runs that are nearly the same, each is small: twice as many writes are
 		// twice as many runs, each twice as long.
-		c.Machines = cmp.Or(c.Machines, 6)
 		c.Clients = cmp.Or(c.Clients, 3)
 	}
 	c.Machines = cmp.Or(c.Machines, 12)
