@@ -73,6 +73,29 @@ func TestHungMaster(t *testing.T) {
 	}
 }
 
+// A replica that answers after another one was asked as well is still heard.
+func TestSlowMaster(t *testing.T) {
+	slow, hung := startMaster(t), startMaster(t)
+	also := make(chan struct{})
+	slow.mutate = func(*borgpb.Op) (*borgpb.Result, error) {
+		<-also
+		return &borgpb.Result{Index: 8}, nil
+	}
+	hung.hung, hung.asked = make(chan error, 1), also
+	c := newClient(t, Config{Masters: []string{slow.addr, hung.addr}, Identity: source(t, identity.User, "alice")})
+	c.current = 0
+	result, err := c.Mutate(t.Context(), killOp())
+	if err != nil || result.Index != 8 {
+		t.Fatalf("Mutate = %v, %v", result, err)
+	}
+	if err := <-hung.hung; !errors.Is(err, context.Canceled) {
+		t.Errorf("the call that hung ended with %v, want that it was cancelled for the other's answer", err)
+	}
+	if c.current != 0 {
+		t.Errorf("replica %d is asked first from now on, want the one that answered", c.current)
+	}
+}
+
 // A single replica that has nobody elected for a while is asked again.
 func TestMutateWaitsForAnElection(t *testing.T) {
 	m := startMaster(t)

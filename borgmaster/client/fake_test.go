@@ -40,6 +40,8 @@ type fakeMaster struct {
 	head metadata.MD
 	// Not nil: a mutation is never answered, and how its call ended comes here.
 	hung chan error
+	// Not nil: it is closed when the mutation that hangs has come.
+	asked chan struct{}
 }
 
 func startMaster(t *testing.T) *fakeMaster {
@@ -63,6 +65,9 @@ func (m *fakeMaster) Mutate(ctx context.Context, req *borgrpc.MutateRequest) (*b
 	defer m.mu.Unlock()
 	if m.hung != nil {
 		m.ops = append(m.ops, req.Op)
+		if m.asked != nil {
+			close(m.asked)
+		}
 		<-ctx.Done()
 		m.hung <- ctx.Err()
 		return nil, ctx.Err()
