@@ -38,11 +38,7 @@ func (a *masterAPI) Mutate(ctx context.Context, req *borgrpc.MutateRequest) (*bo
 // with a request id may be tried again when its fate is not known: the cell
 // answers a repeated id from memory.
 func (m *Master) mutate(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, error) {
-	r := malformed(asked)
-	if r == nil {
-		r = m.checkGateServer(asked)
-	}
-	if r != nil {
+	if r := m.malformed(asked); r != nil {
 		m.noteRefusal(ctx, asked, r)
 		return &borgpb.Result{Refusal: r}, nil
 	}
@@ -106,7 +102,7 @@ func (m *Master) place(ctx context.Context, op *borgpb.Op) (*borgpb.Result, erro
 
 // malformed says what of an op can be refused without a look at the cell; nil:
 // nothing.
-func malformed(op *borgpb.Op) *borgpb.Refusal {
+func (m *Master) malformed(op *borgpb.Op) *borgpb.Refusal {
 	if op.GetRequestId() == "" {
 		r := refusal(borgpb.RefusalKind_REFUSAL_KIND_INVALID, "", "a mutation needs a request id, the same for all its retries")
 		r.Field = "request_id"
