@@ -116,21 +116,31 @@ func (m *Master) malformed(op *borgpb.Op) *borgpb.Refusal {
 	if r := tooLarge(op); r != nil {
 		return r
 	}
-	if r := checkCronTimes(op); r != nil {
+	spec := specIn(op)
+	job, _ := spec.(*borgpb.JobSpec)
+	if r := checkCronTimes(job); r != nil {
 		return r
 	}
-	return checkTexts(op)
+	if r := checkTexts(op, spec); r != nil {
+		return r
+	}
+	return m.checkGateServer(job)
 }
 
 // propose puts what the caller asks for into the log of the elected master, if he
 // may ask for it.
 func (m *Master) propose(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, error) {
-	if err := m.believes(ctx); err != nil {
-		return nil, err
-	}
 	var op *borgpb.Op
 	var r *borgpb.Refusal
-	m.cfg.Log.View(func(c *cell.Cell) { op, r = m.gate.Admit(c, door.Caller(ctx), asked, time.Now().UnixNano()) })
+	var err error
+	m.cfg.Log.View(func(c *cell.Cell) {
+		if err = m.stillBelieves(ctx, c); err == nil {
+			op, r = m.gate.Admit(c, door.Caller(ctx), asked, time.Now().UnixNano())
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
 	if r != nil {
 		m.noteRefusal(ctx, asked, r)
 		return &borgpb.Result{Refusal: r}, nil
