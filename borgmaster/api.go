@@ -31,7 +31,7 @@ func (a *masterAPI) Mutate(ctx context.Context, req *borgrpc.MutateRequest) (*bo
 	if err != nil {
 		return nil, err
 	}
-	return &borgrpc.MutateResponse{Result: result}, nil
+	return &borgrpc.MutateResponse{Result: result, Elected: a.m.elected(), Replica: a.m.cfg.Replica}, nil
 }
 
 // mutate proposes an op that a user asked for, on the elected master. An op
@@ -67,7 +67,7 @@ func (m *Master) mutateOnElected(ctx context.Context, asked *borgpb.Op) (result 
 		}
 		defer func() { end(err) }()
 	}
-	result, err = onElected(ctx, m, true,
+	return onElected(ctx, m, true,
 		func(ctx context.Context) (*borgpb.Result, error) { return m.propose(ctx, asked) },
 		func(ctx context.Context, conn *grpc.ClientConn) (*borgpb.Result, error) {
 			resp, err := borgrpc.NewMasterServiceClient(conn).Mutate(ctx, &borgrpc.MutateRequest{Op: asked})
@@ -76,8 +76,6 @@ func (m *Master) mutateOnElected(ctx context.Context, asked *borgpb.Op) (result 
 			}
 			return resp.GetResult(), err
 		})
-	m.tellElected(ctx)
-	return result, err
 }
 
 // admitted: the caller is one of those who are asked to come back later.

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"borg/identity"
+	"borg/proto/borgpb"
 	"borg/proto/door"
 )
 
@@ -144,32 +145,16 @@ func forward[R any](ctx context.Context, m *Master, replica uint64, call func(co
 	return r, err
 }
 
-// electedHead is the head of answers to changes as long as a replica is elected.
-type electedHead struct {
-	elected uint64
-	addr    string
-	head    metadata.MD
-}
-
-// tellElected tells a client in the head of the answer who is elected, and which replica
-// this is, so that he need not ask here the next time.
-func (m *Master) tellElected(ctx context.Context) {
+// elected is who is elected as far as this replica knows, for clients, so that they need
+// not ask here the next time; nil: nobody, or one of whom there is no address yet.
+func (m *Master) elected() *borgpb.Member {
 	state := m.cfg.Log.State()
-	if state.Elected == 0 || isForwarded(ctx) {
-		return
-	}
 	for _, member := range m.cfg.Members.Members() {
-		if member.Id != state.Elected {
-			continue
+		if member.Id == state.Elected {
+			return member
 		}
-		told := m.told.Load()
-		if told == nil || told.elected != member.Id || told.addr != member.Addr {
-			told = &electedHead{member.Id, member.Addr, metadata.Pairs(door.ElectedKey, fmt.Sprintf("%d %s", member.Id, member.Addr), door.ReplicaKey, strconv.FormatUint(state.Replica, 10))}
-			m.told.Store(told)
-		}
-		// There is no stream to tell it on when the call comes from within.
-		_ = grpc.SetHeader(ctx, told.head)
 	}
+	return nil
 }
 
 func isForwarded(ctx context.Context) bool {

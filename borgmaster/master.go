@@ -166,8 +166,6 @@ type Master struct {
 	}
 	// Writes of files that are under way, and watches of files.
 	fileWriters, fileWatchers crowd
-	// What answers to changes said last of who is elected.
-	told atomic.Pointer[electedHead]
 	// Who is served when too many ask, and long streams.
 	admit   *admitter
 	streams crowd

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"borg/identity"
@@ -367,8 +366,8 @@ func TestComesBackLater(t *testing.T) {
 // anywhere again when that one fails; reads stay where they were.
 func TestLearnsWhoIsElected(t *testing.T) {
 	first, elected := startMaster(t), startMaster(t)
-	elected.head = metadata.Pairs(door.ElectedKey, "2 elsewhere:7002", door.ReplicaKey, "2")
-	first.head = metadata.Pairs(door.ElectedKey, "2 "+elected.addr, door.ReplicaKey, "1")
+	elected.elected, elected.number = &borgpb.Member{Id: 2, Addr: "elsewhere:7002"}, 2
+	first.elected, first.number = &borgpb.Member{Id: 2, Addr: elected.addr}, 1
 	c, err := New(Config{Masters: []string{first.addr, elected.addr}, Identity: source(t, identity.User, "alice")})
 	if err != nil {
 		t.Fatal(err)
@@ -389,7 +388,7 @@ func TestLearnsWhoIsElected(t *testing.T) {
 	// By its number, although it is known by another address.
 	change(1, 2)
 	elected.mutate = func(*borgpb.Op) (*borgpb.Result, error) { return nil, status.Error(codes.Unavailable, "stopping") }
-	first.head = nil
+	first.elected = nil
 	change(2, 3)
 	change(3, 3)
 }
