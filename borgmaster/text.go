@@ -1,11 +1,13 @@
 package borgmaster
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 	"sync"
 	"unicode"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -37,23 +39,27 @@ var textRules = map[protoreflect.FullName]textRule{
 	"borg.TaskSpec.cwd": pathText, "borg.TaskSpec.rootfs": pathText, "borg.Mount.source": pathText, "borg.Mount.path": pathText, "borg.Package.path": pathText,
 }
 
-// specIn is the spec that an op holds as bytes; nil: it holds none, or one that cannot
-// be read, which the cell refuses.
-func specIn(op *borgpb.Op) (spec proto.Message) {
-	var data []byte
+// specBytes is the spec that an op holds, as it was encoded, and an empty one to decode
+// it into; nil: it holds none.
+func specBytes(op *borgpb.Op) (data []byte, empty proto.Message) {
 	switch o := op.GetOp().(type) {
 	case *borgpb.Op_SubmitJob:
-		data, spec = o.SubmitJob.GetSpec(), new(borgpb.JobSpec)
+		return o.SubmitJob.GetSpec(), new(borgpb.JobSpec)
 	case *borgpb.Op_UpdateJob:
-		data, spec = o.UpdateJob.GetSpec(), new(borgpb.JobSpec)
+		return o.UpdateJob.GetSpec(), new(borgpb.JobSpec)
 	case *borgpb.Op_SubmitAllocSet:
-		data, spec = o.SubmitAllocSet.GetSpec(), new(borgpb.AllocSetSpec)
+		return o.SubmitAllocSet.GetSpec(), new(borgpb.AllocSetSpec)
 	case *borgpb.Op_UpdateAllocSet:
-		data, spec = o.UpdateAllocSet.GetSpec(), new(borgpb.AllocSetSpec)
-	default:
-		return nil
+		return o.UpdateAllocSet.GetSpec(), new(borgpb.AllocSetSpec)
 	}
-	if proto.Unmarshal(data, spec) != nil {
+	return nil, nil
+}
+
+// specIn is the spec that an op holds; nil: it holds none, or one that cannot be read,
+// which the cell refuses.
+func specIn(op *borgpb.Op) proto.Message {
+	data, spec := specBytes(op)
+	if spec == nil || proto.Unmarshal(data, spec) != nil {
 		return nil
 	}
 	return spec
@@ -67,19 +73,28 @@ func checkTexts(op *borgpb.Op, spec proto.Message) *borgpb.Refusal {
 	if r := textsOf(op.ProtoReflect()); r != nil || spec == nil {
 		return r
 	}
-	return textsOf(spec.ProtoReflect())
+	m := spec.ProtoReflect()
+	if data, _ := specBytes(op); lookUpTextFields(m.Descriptor()).plain(data) {
+		return nil
+	}
+	return textsOf(m)
 }
 
-// textFields are the fields of a message that hold texts, or messages that may: each
-// by itself, and of those of which one at most is set which one to ask for.
+// textFields are the fields of a message that hold texts, or messages that may.
 type textFields struct {
+	// Each that may be set by itself, and of those of which one at most is set which one
+	// to ask for.
 	fields []textField
 	oneofs []protoreflect.OneofDescriptor
+	// All of them.
+	byNumber map[protowire.Number]textField
 }
 
 type textField struct {
 	fd   protoreflect.FieldDescriptor
 	rule textRule
+	// Of a map, its keys and values.
+	entry *textFields
 }
 
 // textFieldsOf has a *textFields for each kind of message that was looked at.
@@ -89,15 +104,22 @@ func lookUpTextFields(m protoreflect.MessageDescriptor) *textFields {
 	if known, ok := textFieldsOf.Load(m); ok {
 		return known.(*textFields)
 	}
-	found := new(textFields)
+	found := &textFields{byNumber: make(map[protowire.Number]textField)}
 	for i := range m.Fields().Len() {
 		fd := m.Fields().Get(i)
-		if of := fd.ContainingOneof(); of != nil && !of.IsSynthetic() {
-			if !slices.Contains(found.oneofs, of) {
-				found.oneofs = append(found.oneofs, of)
-			}
-		} else if holdsText(fd) {
-			found.fields = append(found.fields, textField{fd, textRules[fd.FullName()]})
+		if !holdsText(fd) {
+			continue
+		}
+		f := textField{fd: fd, rule: textRules[fd.FullName()]}
+		if fd.IsMap() {
+			key, value := fd.MapKey(), fd.MapValue()
+			f.entry = &textFields{byNumber: map[protowire.Number]textField{key.Number(): {fd: key}, value.Number(): {fd: value, rule: f.rule}}}
+		}
+		found.byNumber[fd.Number()] = f
+		if of := fd.ContainingOneof(); of == nil || of.IsSynthetic() {
+			found.fields = append(found.fields, f)
+		} else if !slices.Contains(found.oneofs, of) {
+			found.oneofs = append(found.oneofs, of)
 		}
 	}
 	textFieldsOf.Store(m, found)
@@ -123,11 +145,57 @@ func textsOf(m protoreflect.Message) *borgpb.Refusal {
 		if fd == nil || !holdsText(fd) {
 			continue
 		}
-		if r := (textField{fd, textRules[fd.FullName()]}).check(m.Get(fd)); r != nil {
+		if r := found.byNumber[fd.Number()].check(m.Get(fd)); r != nil {
 			return r
 		}
 	}
 	return nil
+}
+
+// plain says that nothing is wrong with the texts of an encoded message, without a look
+// at more than its bytes: as nearly always, they are of signs between space and ~. False
+// means that it has to be looked at.
+func (t *textFields) plain(data []byte) bool {
+	for len(data) > 0 {
+		number, kind, n := protowire.ConsumeTag(data)
+		if n < 0 {
+			return false
+		}
+		data = data[n:]
+		var value []byte
+		if kind == protowire.BytesType {
+			value, n = protowire.ConsumeBytes(data)
+		} else {
+			n = protowire.ConsumeFieldValue(number, kind, data)
+		}
+		if n < 0 {
+			return false
+		}
+		data = data[n:]
+		if f, ok := t.byNumber[number]; ok && kind == protowire.BytesType && !f.plain(value) {
+			return false
+		}
+	}
+	return true
+}
+
+func (f textField) plain(value []byte) bool {
+	switch {
+	case f.entry != nil:
+		return f.entry.plain(value)
+	case f.fd.Kind() == protoreflect.MessageKind:
+		return lookUpTextFields(f.fd.Message()).plain(value)
+	case f.fd.Kind() != protoreflect.StringKind || f.rule == anyText:
+		return true
+	case f.rule == pathText && bytes.Contains(value, []byte("..")):
+		return false
+	}
+	for _, b := range value {
+		if b < ' ' || b > '~' {
+			return false
+		}
+	}
+	return true
 }
 
 // check looks at what is in the field.

@@ -70,6 +70,9 @@ func TestOddTextsAreRefused(t *testing.T) {
 		if r := checkTexts(op, specIn(op)); r != nil {
 			t.Errorf("%s %q is refused: %v", where, "a", r)
 		}
+		if data, spec := specBytes(op); spec != nil && !lookUpTextFields(spec.ProtoReflect().Descriptor()).plain(data) {
+			t.Errorf("%s %q is not plain", where, "a")
+		}
 		for _, text := range odd {
 			if op, _ := opWith(place, text); checkTexts(op, specIn(op)) == nil {
 				t.Errorf("%s %q is taken", where, text)
@@ -113,6 +116,11 @@ func FuzzTexts(f *testing.F) {
 			return
 		}
 		refused := checkTexts(op, specIn(op))
+		if data, spec := specBytes(op); spec != nil && proto.Unmarshal(data, spec) == nil && lookUpTextFields(spec.ProtoReflect().Descriptor()).plain(data) {
+			if r := textsOf(spec.ProtoReflect()); r != nil {
+				t.Errorf("%s %q is plain, and refused by %v", where, text, r)
+			}
+		}
 		if refused == nil {
 			c := cell.New("fuzz", 1)
 			op.RequestWallNs = 1e18
