@@ -217,6 +217,9 @@ func (c *Client) learn(r *replica, said *borgrpc.MutateResponse) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r.number = said.Replica
+	if c.elected >= 0 && c.replicas[c.elected].number == who.Id {
+		return
+	}
 	c.elected = slices.IndexFunc(c.replicas, func(r *replica) bool { return r.number == who.Id || r.number == 0 && r.addr == who.Addr })
 }
 
