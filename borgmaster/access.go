@@ -90,16 +90,28 @@ func (g *Gate) Admit(c *cell.Cell, caller identity.Name, asked *borgpb.Op, wallN
 	if r := g.permit(c, caller, asked); r != nil {
 		return nil, r
 	}
-	op := proto.CloneOf(asked)
-	op.Principal = door.Principal(caller)
+	op := inNameOf(asked, door.Principal(caller))
 	if v := op.GetRevoke(); v.GetCertificatesWallNs() > c.WallNs() {
+		v = proto.CloneOf(v)
 		// Of a time to come: all there are.
 		v.CertificatesWallNs = c.WallNs()
 		if !c.WallSuspect() {
 			v.CertificatesWallNs = wallNs + revokeSlackNs
 		}
+		op.Op = &borgpb.Op_Revoke{Revoke: v}
 	}
 	return op, nil
+}
+
+// inNameOf is an op that says who asks for it, and shares with what was asked all that
+// it says of what is asked for.
+func inNameOf(asked *borgpb.Op, who *borgpb.Principal) *borgpb.Op {
+	op := &borgpb.Op{
+		RequestId: asked.RequestId, RequestWallNs: asked.RequestWallNs, Principal: who,
+		Command: asked.Command, ConfigHash: asked.ConfigHash, Reason: asked.Reason, Op: asked.Op,
+	}
+	op.ProtoReflect().SetUnknown(asked.ProtoReflect().GetUnknown())
+	return op
 }
 
 func (m *Master) admins() (names []string) {
@@ -114,8 +126,14 @@ func (m *Master) revoked(name identity.Name, issued time.Time) (is bool) {
 
 // believes asks once more whether the caller was revoked: the door went by what
 // this replica knew before it waited.
-func (m *Master) believes(ctx context.Context) error {
-	if who, issued := door.Caller(ctx), door.Issued(ctx); !issued.IsZero() && m.revoked(who, issued) {
+func (m *Master) believes(ctx context.Context) (err error) {
+	m.cfg.Log.View(func(c *cell.Cell) { err = m.stillBelieves(ctx, c) })
+	return err
+}
+
+// stillBelieves is believes for who looks at the cell anyhow.
+func (m *Master) stillBelieves(ctx context.Context, c *cell.Cell) error {
+	if who, issued := door.Caller(ctx), door.Issued(ctx); !issued.IsZero() && m.gate.Revoked(c, who, issued.UnixNano()) {
 		return door.Revoked(who)
 	}
 	return nil

@@ -6,9 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"borg/borgmaster"
@@ -61,16 +59,15 @@ func tooMuch(t *testing.T, err error, words ...string) {
 func TestAnswersSayWhoIsElected(t *testing.T) {
 	tc := newCell(t, 3, nil)
 	for replica := 1; replica <= 3; replica++ {
-		var head metadata.MD
-		_, err := tc.client(replica, "alice").Mutate(context.Background(), &borgrpc.MutateRequest{Op: tc.op(kill("alice", "none"))}, grpc.Header(&head))
+		resp, err := tc.client(replica, "alice").Mutate(context.Background(), &borgrpc.MutateRequest{Op: tc.op(kill("alice", "none"))})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, want := strings.Join(head.Get(door.ElectedKey), ","), "1 "+tc.addrs[0]; got != want {
-			t.Errorf("replica %d says that %q is elected, want %q", replica, got, want)
+		if got := resp.Elected; got.GetId() != 1 || got.GetAddr() != tc.addrs[0] {
+			t.Errorf("replica %d says that %v is elected, want replica 1 at %s", replica, got, tc.addrs[0])
 		}
-		if got := strings.Join(head.Get(door.ReplicaKey), ","); got != fmt.Sprint(replica) {
-			t.Errorf("replica %d says it is %q", replica, got)
+		if resp.Replica != uint64(replica) {
+			t.Errorf("replica %d says it is %d", replica, resp.Replica)
 		}
 	}
 }

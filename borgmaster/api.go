@@ -31,18 +31,14 @@ func (a *masterAPI) Mutate(ctx context.Context, req *borgrpc.MutateRequest) (*bo
 	if err != nil {
 		return nil, err
 	}
-	return &borgrpc.MutateResponse{Result: result}, nil
+	return &borgrpc.MutateResponse{Result: result, Elected: a.m.elected(), Replica: a.m.cfg.Replica}, nil
 }
 
 // mutate proposes an op that a user asked for, on the elected master. An op
 // with a request id may be tried again when its fate is not known: the cell
 // answers a repeated id from memory.
 func (m *Master) mutate(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, error) {
-	r := malformed(asked)
-	if r == nil {
-		r = m.checkGateServer(asked)
-	}
-	if r != nil {
+	if r := m.malformed(asked); r != nil {
 		m.noteRefusal(ctx, asked, r)
 		return &borgpb.Result{Refusal: r}, nil
 	}
@@ -71,7 +67,7 @@ func (m *Master) mutateOnElected(ctx context.Context, asked *borgpb.Op) (result 
 		}
 		defer func() { end(err) }()
 	}
-	result, err = onElected(ctx, m, true,
+	return onElected(ctx, m, true,
 		func(ctx context.Context) (*borgpb.Result, error) { return m.propose(ctx, asked) },
 		func(ctx context.Context, conn *grpc.ClientConn) (*borgpb.Result, error) {
 			resp, err := borgrpc.NewMasterServiceClient(conn).Mutate(ctx, &borgrpc.MutateRequest{Op: asked})
@@ -80,8 +76,6 @@ func (m *Master) mutateOnElected(ctx context.Context, asked *borgpb.Op) (result 
 			}
 			return resp.GetResult(), err
 		})
-	m.tellElected(ctx)
-	return result, err
 }
 
 // admitted: the caller is one of those who are asked to come back later.
@@ -106,7 +100,7 @@ func (m *Master) place(ctx context.Context, op *borgpb.Op) (*borgpb.Result, erro
 
 // malformed says what of an op can be refused without a look at the cell; nil:
 // nothing.
-func malformed(op *borgpb.Op) *borgpb.Refusal {
+func (m *Master) malformed(op *borgpb.Op) *borgpb.Refusal {
 	if op.GetRequestId() == "" {
 		r := refusal(borgpb.RefusalKind_REFUSAL_KIND_INVALID, "", "a mutation needs a request id, the same for all its retries")
 		r.Field = "request_id"
@@ -120,21 +114,31 @@ func malformed(op *borgpb.Op) *borgpb.Refusal {
 	if r := tooLarge(op); r != nil {
 		return r
 	}
-	if r := checkCronTimes(op); r != nil {
+	spec := specIn(op)
+	job, _ := spec.(*borgpb.JobSpec)
+	if r := checkCronTimes(job); r != nil {
 		return r
 	}
-	return checkTexts(op)
+	if r := checkTexts(op, spec); r != nil {
+		return r
+	}
+	return m.checkGateServer(job)
 }
 
 // propose puts what the caller asks for into the log of the elected master, if he
 // may ask for it.
 func (m *Master) propose(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, error) {
-	if err := m.believes(ctx); err != nil {
-		return nil, err
-	}
 	var op *borgpb.Op
 	var r *borgpb.Refusal
-	m.cfg.Log.View(func(c *cell.Cell) { op, r = m.gate.Admit(c, door.Caller(ctx), asked, time.Now().UnixNano()) })
+	var err error
+	m.cfg.Log.View(func(c *cell.Cell) {
+		if err = m.stillBelieves(ctx, c); err == nil {
+			op, r = m.gate.Admit(c, door.Caller(ctx), asked, time.Now().UnixNano())
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
 	if r != nil {
 		m.noteRefusal(ctx, asked, r)
 		return &borgpb.Result{Refusal: r}, nil

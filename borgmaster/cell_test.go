@@ -145,7 +145,7 @@ func (tc *testCell) must(c borgrpc.MasterServiceClient, op *borgpb.Op) *borgpb.R
 }
 
 // submit is the op for a small job.
-func submit(t *testing.T, owner, name string, tasks uint32) *borgpb.Op {
+func submit(t testing.TB, owner, name string, tasks uint32) *borgpb.Op {
 	t.Helper()
 	spec, err := proto.Marshal(&borgpb.JobSpec{
 		Kind: borgpb.JobKind_JOB_KIND_SERVICE, Tasks: tasks, Priority: 200,

@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"borg/borgmaster/cell"
 	"borg/borgmaster/cron"
 	"borg/proto/borgpb"
@@ -60,13 +58,8 @@ func (l *cronLoop) fire(ctx context.Context, op *borgpb.Op) {
 
 // checkCronTimes refuses a schedule or time zone that no master can read: the cell does
 // not look at them.
-func checkCronTimes(op *borgpb.Op) *borgpb.Refusal {
-	data := op.GetSubmitJob().GetSpec()
-	if op.GetUpdateJob() != nil {
-		data = op.GetUpdateJob().Spec
-	}
-	spec := new(borgpb.JobSpec)
-	if len(data) == 0 || proto.Unmarshal(data, spec) != nil || spec.Kind != borgpb.JobKind_JOB_KIND_CRON {
+func checkCronTimes(spec *borgpb.JobSpec) *borgpb.Refusal {
+	if spec.GetKind() != borgpb.JobKind_JOB_KIND_CRON {
 		return nil
 	}
 	bad := func(field, text string) *borgpb.Refusal {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"borg/identity"
+	"borg/proto/borgpb"
 	"borg/proto/door"
 )
 
@@ -39,8 +40,7 @@ var quickReconnect = grpc.ConnectParams{
 // made again when it is not known whether it was done.
 func onElected[R any](ctx context.Context, m *Master, repeatable bool, local func(context.Context) (R, error), remote func(context.Context, *grpc.ClientConn) (R, error)) (R, error) {
 	var none R
-	wait, cancel := context.WithTimeout(ctx, electionWait)
-	defer cancel()
+	began := time.Now()
 	why := "nobody is elected"
 	for {
 		changed := m.stateChanged.Wait()
@@ -69,19 +69,19 @@ func onElected[R any](ctx context.Context, m *Master, repeatable bool, local fun
 			}
 			why = fmt.Sprintf("replica %d, the elected one as far as replica %d knows, says: %s", state.Elected, state.Replica, door.Reason(m.grpcError(err)))
 		}
-		pause := time.NewTimer(electionRetry)
+		pause := time.NewTimer(min(electionRetry, electionWait-time.Since(began)))
 		select {
 		case <-changed:
 		case <-pause.C:
+			if time.Since(began) >= electionWait {
+				return none, status.Errorf(codes.Unavailable, "waited %v for an elected master: %s", electionWait, why)
+			}
 		case <-m.stopping:
 			pause.Stop()
 			return none, status.Error(codes.Unavailable, "this replica is stopping")
-		case <-wait.Done():
+		case <-ctx.Done():
 			pause.Stop()
-			if ctx.Err() != nil {
-				return none, status.FromContextError(ctx.Err()).Err()
-			}
-			return none, status.Errorf(codes.Unavailable, "waited %v for an elected master: %s", electionWait, why)
+			return none, status.FromContextError(ctx.Err()).Err()
 		}
 		pause.Stop()
 	}
@@ -145,24 +145,20 @@ func forward[R any](ctx context.Context, m *Master, replica uint64, call func(co
 	return r, err
 }
 
-// tellElected tells a client in the head of the answer who is elected, and which replica
-// this is, so that he need not ask here the next time.
-func (m *Master) tellElected(ctx context.Context) {
+// elected is who is elected as far as this replica knows, for clients, so that they need
+// not ask here the next time; nil: nobody, or one of whom there is no address yet.
+func (m *Master) elected() *borgpb.Member {
 	state := m.cfg.Log.State()
-	if state.Elected == 0 || isForwarded(ctx) {
-		return
-	}
 	for _, member := range m.cfg.Members.Members() {
 		if member.Id == state.Elected {
-			// There is no stream to tell it on when the call comes from within.
-			_ = grpc.SetHeader(ctx, metadata.Pairs(door.ElectedKey, fmt.Sprintf("%d %s", member.Id, member.Addr), door.ReplicaKey, strconv.FormatUint(state.Replica, 10)))
+			return member
 		}
 	}
+	return nil
 }
 
 func isForwarded(ctx context.Context) bool {
-	md, _ := metadata.FromIncomingContext(ctx)
-	return len(md.Get(forwardedKey)) > 0
+	return len(metadata.ValueFromIncomingContext(ctx, forwardedKey)) > 0
 }
 
 // replicaConn returns the connection to another replica.

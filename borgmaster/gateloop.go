@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster/cell"
 	"borg/borgmaster/metric"
@@ -99,13 +98,8 @@ func (l *gateLoop) ask(ctx context.Context, q gateQuestion) {
 }
 
 // checkGateServer refuses an update whose gate no master may ask: it would wait for ever.
-func (m *Master) checkGateServer(op *borgpb.Op) *borgpb.Refusal {
-	data := op.GetSubmitJob().GetSpec()
-	if op.GetUpdateJob() != nil {
-		data = op.GetUpdateJob().Spec
-	}
-	spec := new(borgpb.JobSpec)
-	if len(data) == 0 || proto.Unmarshal(data, spec) != nil || spec.GetUpdate().GetGate() == nil {
+func (m *Master) checkGateServer(spec *borgpb.JobSpec) *borgpb.Refusal {
+	if spec.GetUpdate().GetGate() == nil {
 		return nil
 	}
 	if err := m.asker.Allow(spec.Update.Gate.Url); err != nil {

@@ -103,7 +103,7 @@ func (m *Master) setSecret(ctx context.Context, caller identity.Name, req *borgr
 		Principal: door.Principal(caller),
 		Op:        &borgpb.Op_SetSecret{SetSecret: &borgpb.SetSecret{User: of.User, Name: of.Name, Version: of.Version, KeyId: keyID, Sealed: sealed}},
 	}
-	if r := checkTexts(op); r != nil {
+	if r := checkTexts(op, nil); r != nil {
 		return &borgpb.Result{Refusal: r}, nil
 	}
 	return m.place(ctx, op)
@@ -230,7 +230,7 @@ func (m *Master) rotate(ctx context.Context, caller identity.Name, req *borgrpc.
 	}
 	propose := func(op *borgpb.Op) (*borgpb.Result, error) {
 		op.Principal, op.Command, op.Reason = door.Principal(caller), req.GetCommand(), req.GetReason()
-		if r := checkTexts(op); r != nil {
+		if r := checkTexts(op, nil); r != nil {
 			return &borgpb.Result{Refusal: r}, nil
 		}
 		return m.place(ctx, op)

@@ -67,34 +67,37 @@ func TestOddTextsAreRefused(t *testing.T) {
 		if op == nil {
 			break
 		}
-		if r := checkTexts(op); r != nil {
+		if r := checkTexts(op, specIn(op)); r != nil {
 			t.Errorf("%s %q is refused: %v", where, "a", r)
 		}
+		if data, spec := specBytes(op); spec != nil && !lookUpTextFields(spec.ProtoReflect().Descriptor()).plain(data) {
+			t.Errorf("%s %q is not plain", where, "a")
+		}
 		for _, text := range odd {
-			if op, _ := opWith(place, text); checkTexts(op) == nil {
+			if op, _ := opWith(place, text); checkTexts(op, specIn(op)) == nil {
 				t.Errorf("%s %q is taken", where, text)
-			} else if r := checkTexts(op); strings.ContainsFunc(r.Message, func(r rune) bool { return !unicode.IsPrint(r) }) || r.Field == "" {
+			} else if r := checkTexts(op, specIn(op)); strings.ContainsFunc(r.Message, func(r rune) bool { return !unicode.IsPrint(r) }) || r.Field == "" {
 				t.Errorf("%s %q is refused by a message that shows it: %q", where, text, r.Message)
 			}
 		}
 	}
 	for _, place := range []int{3, 4, 12} {
 		for _, text := range []string{"..", "../etc", "a/../../b", "a/.."} {
-			if op, where := opWith(place, text); checkTexts(op) == nil {
+			if op, where := opWith(place, text); checkTexts(op, specIn(op)) == nil {
 				t.Errorf("%s %q is taken", where, text)
 			}
 		}
-		if op, where := opWith(place, "a..b/...c"); checkTexts(op) != nil {
+		if op, where := opWith(place, "a..b/...c"); checkTexts(op, specIn(op)) != nil {
 			t.Errorf("%s a..b/...c is refused", where)
 		}
 	}
 	// A program may be given anything.
 	spec, _ := proto.Marshal(&borgpb.JobSpec{Task: &borgpb.TaskSpec{Args: []string{"sh", "-c", "a\nb\x1b"}, Env: map[string]string{"PS1": "\x1b[1m"}}})
 	op := &borgpb.Op{Reason: "two\n\tlines", Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: "a", Name: "b", Spec: spec}}}
-	if r := checkTexts(op); r != nil {
+	if r := checkTexts(op, specIn(op)); r != nil {
 		t.Errorf("an argument with two lines: %v", r)
 	}
-	if op.Reason = "a\x1b[2J"; checkTexts(op) == nil {
+	if op.Reason = "a\x1b[2J"; checkTexts(op, specIn(op)) == nil {
 		t.Error("a reason that clears the screen is taken")
 	}
 }
@@ -112,7 +115,12 @@ func FuzzTexts(f *testing.F) {
 		if op == nil {
 			return
 		}
-		refused := checkTexts(op)
+		refused := checkTexts(op, specIn(op))
+		if data, spec := specBytes(op); spec != nil && proto.Unmarshal(data, spec) == nil && lookUpTextFields(spec.ProtoReflect().Descriptor()).plain(data) {
+			if r := textsOf(spec.ProtoReflect()); r != nil {
+				t.Errorf("%s %q is plain, and refused by %v", where, text, r)
+			}
+		}
 		if refused == nil {
 			c := cell.New("fuzz", 1)
 			op.RequestWallNs = 1e18

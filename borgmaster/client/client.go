@@ -16,14 +16,12 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"borg/identity"
@@ -104,8 +102,8 @@ type replica struct {
 	addr   string
 	conn   *grpc.ClientConn
 	master borgrpc.MasterServiceClient
-	// Its number, as it said itself; empty: it did not. Guarded by Client.mu.
-	number string
+	// Its number, as it said itself; 0: it did not. Guarded by Client.mu.
+	number uint64
 }
 
 // New returns a client. Nothing is dialled before the first call.
@@ -189,9 +187,8 @@ func (c *Client) Mutate(ctx context.Context, op *borgpb.Op) (*borgpb.Result, err
 		return nil, err
 	}
 	resp, err := tryFrom(ctx, c, c.forMutation(), "change the cell", mutateTryTimeout, func(ctx context.Context, r *replica) (*borgrpc.MutateResponse, error) {
-		var head metadata.MD
-		resp, err := r.master.Mutate(ctx, &borgrpc.MutateRequest{Op: op}, grpc.Header(&head))
-		c.learn(r, head)
+		resp, err := r.master.Mutate(ctx, &borgrpc.MutateRequest{Op: op})
+		c.learn(r, resp)
 		return resp, err
 	})
 	if err != nil {
@@ -210,17 +207,20 @@ func (c *Client) forMutation() int {
 	return c.current
 }
 
-// learn takes in who is elected. The one that is meant may be known here by another
-// address; then it is found once it has said its number.
-func (c *Client) learn(r *replica, head metadata.MD) {
-	who, addr, _ := strings.Cut(strings.Join(head.Get(door.ElectedKey), ""), " ")
-	if who == "" {
+// learn takes in who is elected, as r says. The one that is meant may be known here by
+// another address; then it is found once it has said its number.
+func (c *Client) learn(r *replica, said *borgrpc.MutateResponse) {
+	who := said.GetElected()
+	if who == nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r.number = strings.Join(head.Get(door.ReplicaKey), "")
-	c.elected = slices.IndexFunc(c.replicas, func(r *replica) bool { return r.number == who || r.number == "" && r.addr == addr })
+	r.number = said.Replica
+	if c.elected >= 0 && c.replicas[c.elected].number == who.Id {
+		return
+	}
+	c.elected = slices.IndexFunc(c.replicas, func(r *replica) bool { return r.number == who.Id || r.number == 0 && r.addr == who.Addr })
 }
 
 // AddMachine asks the cell to take in the machine of the borglet at an

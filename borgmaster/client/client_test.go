@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"borg/identity"
@@ -69,6 +68,29 @@ func TestHungMaster(t *testing.T) {
 		t.Errorf("the masters saw %v and %v, want one request twice", hung.ops, good.ops)
 	}
 	if c.current != 2 {
+		t.Errorf("replica %d is asked first from now on, want the one that answered", c.current)
+	}
+}
+
+// A replica that answers after another one was asked as well is still heard.
+func TestSlowMaster(t *testing.T) {
+	slow, hung := startMaster(t), startMaster(t)
+	also := make(chan struct{})
+	slow.mutate = func(*borgpb.Op) (*borgpb.Result, error) {
+		<-also
+		return &borgpb.Result{Index: 8}, nil
+	}
+	hung.hung, hung.asked = make(chan error, 1), also
+	c := newClient(t, Config{Masters: []string{slow.addr, hung.addr}, Identity: source(t, identity.User, "alice")})
+	c.current = 0
+	result, err := c.Mutate(t.Context(), killOp())
+	if err != nil || result.Index != 8 {
+		t.Fatalf("Mutate = %v, %v", result, err)
+	}
+	if err := <-hung.hung; !errors.Is(err, context.Canceled) {
+		t.Errorf("the call that hung ended with %v, want that it was cancelled for the other's answer", err)
+	}
+	if c.current != 0 {
 		t.Errorf("replica %d is asked first from now on, want the one that answered", c.current)
 	}
 }
@@ -344,8 +366,8 @@ func TestComesBackLater(t *testing.T) {
 // anywhere again when that one fails; reads stay where they were.
 func TestLearnsWhoIsElected(t *testing.T) {
 	first, elected := startMaster(t), startMaster(t)
-	elected.head = metadata.Pairs(door.ElectedKey, "2 elsewhere:7002", door.ReplicaKey, "2")
-	first.head = metadata.Pairs(door.ElectedKey, "2 "+elected.addr, door.ReplicaKey, "1")
+	elected.elected, elected.number = &borgpb.Member{Id: 2, Addr: "elsewhere:7002"}, 2
+	first.elected, first.number = &borgpb.Member{Id: 2, Addr: elected.addr}, 1
 	c, err := New(Config{Masters: []string{first.addr, elected.addr}, Identity: source(t, identity.User, "alice")})
 	if err != nil {
 		t.Fatal(err)
@@ -366,7 +388,7 @@ func TestLearnsWhoIsElected(t *testing.T) {
 	// By its number, although it is known by another address.
 	change(1, 2)
 	elected.mutate = func(*borgpb.Op) (*borgpb.Result, error) { return nil, status.Error(codes.Unavailable, "stopping") }
-	first.head = nil
+	first.elected = nil
 	change(2, 3)
 	change(3, 3)
 }

@@ -10,7 +10,6 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"borg/identity"
@@ -36,10 +35,13 @@ type fakeMaster struct {
 	// How long each mutation would have been waited for.
 	waits []time.Duration
 	err   error
-	// Sent with each answer to a mutation.
-	head metadata.MD
+	// Who is elected and its own number, as each answer to a mutation says.
+	elected *borgpb.Member
+	number  uint64
 	// Not nil: a mutation is never answered, and how its call ended comes here.
 	hung chan error
+	// Not nil: it is closed when the mutation that hangs has come.
+	asked chan struct{}
 }
 
 func startMaster(t *testing.T) *fakeMaster {
@@ -63,24 +65,26 @@ func (m *fakeMaster) Mutate(ctx context.Context, req *borgrpc.MutateRequest) (*b
 	defer m.mu.Unlock()
 	if m.hung != nil {
 		m.ops = append(m.ops, req.Op)
+		if m.asked != nil {
+			close(m.asked)
+		}
 		<-ctx.Done()
 		m.hung <- ctx.Err()
 		return nil, ctx.Err()
 	}
-	_ = grpc.SetHeader(ctx, m.head)
 	m.ops = append(m.ops, req.Op)
 	m.callers = append(m.callers, door.Caller(ctx).ID)
 	if d, ok := ctx.Deadline(); ok {
 		m.waits = append(m.waits, time.Until(d))
 	}
 	if m.mutate == nil {
-		return &borgrpc.MutateResponse{Result: &borgpb.Result{Index: 7}}, nil
+		return &borgrpc.MutateResponse{Result: &borgpb.Result{Index: 7}, Elected: m.elected, Replica: m.number}, nil
 	}
 	r, err := m.mutate(req.Op)
 	if err != nil {
 		return nil, err
 	}
-	return &borgrpc.MutateResponse{Result: r}, nil
+	return &borgrpc.MutateResponse{Result: r, Elected: m.elected, Replica: m.number}, nil
 }
 
 func (m *fakeMaster) GetCell(context.Context, *borgrpc.GetCellRequest) (*borgrpc.GetCellResponse, error) {

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"borg/proto/borgrpc"
@@ -17,17 +18,26 @@ type attempt[R any] struct {
 }
 
 // tries are the replicas that are asked the same, one after the other. One
-// goroutine owns it; each attempt has a goroutine of its own, which ends with
-// its answer.
+// goroutine owns it; each attempt but the first has a goroutine of its own, which
+// ends with its answer.
 type tries[R any] struct {
-	c *Client
-	f func(context.Context, *replica) (R, error)
+	c     *Client
+	what  string
+	began time.Time
+	f     func(context.Context, *replica) (R, error)
 	// The replica that is asked next.
 	next int
 	// How long it is waited for.
 	each     time.Duration
 	underway map[int]bool
 	answers  chan attempt[R]
+	// What the replicas said last that gave no answer, by address.
+	failed map[string]error
+
+	// What came of it, once decided is done: for the goroutine of the caller.
+	resp    R
+	err     error
+	decided sync.WaitGroup
 }
 
 // ask asks the next replica that is not being asked.
@@ -47,17 +57,18 @@ func (t *tries[R]) ask(ctx context.Context) {
 	}()
 }
 
-// end waits for what is still under way, once ctx is done, and notes in failed
+// end waits for what is still under way, once ctx is done, and notes
 // what the replicas said that had said nothing else.
-func (t *tries[R]) end(failed map[string]error) {
+func (t *tries[R]) end() {
 	for range t.underway {
-		t.note(<-t.answers, failed)
+		t.note(<-t.answers)
 	}
+	clear(t.underway)
 }
 
-func (t *tries[R]) note(a attempt[R], failed map[string]error) {
-	if addr := t.c.replicas[a.replica].addr; failed[addr] == nil {
-		failed[addr] = a.err
+func (t *tries[R]) note(a attempt[R]) {
+	if addr := t.c.replicas[a.replica].addr; t.failed[addr] == nil {
+		t.failed[addr] = a.err
 	}
 }
 
@@ -100,28 +111,55 @@ func tryEach[R any](ctx context.Context, c *Client, what string, each time.Durat
 	return tryFrom(ctx, c, first, what, each, f)
 }
 
-// tryFrom is tryEach that begins with a given replica.
+// tryFrom is tryEach that begins with a given replica. Nearly always that one answers, and
+// soon: it is asked by the goroutine of the caller, and what it takes to ask others is made
+// only when it fails, or is silent for so long that it is no longer waited for alone.
 func tryFrom[R any](ctx context.Context, c *Client, first int, what string, each time.Duration, f func(context.Context, *replica) (R, error)) (R, error) {
+	t := &tries[R]{c: c, what: what, began: time.Now(), f: f, next: (first + 1) % len(c.replicas), each: each, answers: make(chan attempt[R], maxTries)}
+	alone, giveUp := context.WithDeadline(ctx, t.began.Add(min(each, c.config.Timeout)))
+	defer giveUp()
+	t.decided.Add(1)
+	slow := time.AfterFunc(slowAfter, func() {
+		defer t.decided.Done()
+		t.resp, t.err = t.beside(ctx, first, 0, giveUp)
+	})
+	resp, err := f(alone, c.replicas[first])
+	switch inTime := slow.Stop(); {
+	case inTime && err == nil:
+		c.answeredBy(first)
+		return resp, nil
+	case inTime:
+		t.answers <- attempt[R]{first, resp, err}
+		return t.beside(ctx, first, slowAfter, giveUp)
+	}
+	t.answers <- attempt[R]{first, resp, err}
+	t.decided.Wait()
+	return t.resp, t.err
+}
+
+// beside takes over while the first replica is being asked: the next one is asked
+// when it has given no answer, or so long from now. It ends with the first answer
+// of any; giveUp ends the first attempt.
+func (t *tries[R]) beside(ctx context.Context, first int, after time.Duration, giveUp context.CancelFunc) (R, error) {
 	var none R
-	began := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
-	t := &tries[R]{c: c, f: f, next: first, each: each, underway: make(map[int]bool), answers: make(chan attempt[R], maxTries)}
-	failed := make(map[string]error)
+	c := t.c
+	ctx, cancel := context.WithDeadline(ctx, t.began.Add(c.config.Timeout))
+	t.underway = map[int]bool{first: true}
+	t.failed = make(map[string]error)
 	distrusted := make(map[int]bool)
-	defer t.end(failed)
+	defer t.end()
+	defer giveUp()
 	defer cancel()
 	pause := minPause
-	t.ask(ctx)
 	// Fires when one that is under way has been silent for long, or when the
 	// pause after a whole round is over.
-	next := time.NewTimer(slowAfter)
+	next := time.NewTimer(after)
 	defer next.Stop()
 	for n := 0; ; {
 		select {
 		case <-ctx.Done():
-			t.end(failed)
-			clear(t.underway)
-			return none, c.gaveUp(ctx, what, began, failed)
+			t.end()
+			return none, c.gaveUp(ctx, t.what, t.began, t.failed)
 		case <-next.C:
 			if len(t.underway) < min(maxTries, len(c.replicas)) {
 				c.config.Log.Debug("another replica is asked", "waiting", len(t.underway))
@@ -141,27 +179,27 @@ func tryFrom[R any](ctx context.Context, c *Client, first int, what string, each
 					c.answeredBy(a.replica)
 					return a.resp, nil
 				}
-				return none, answer(what, a.err)
+				return none, answer(t.what, a.err)
 			}
 			if ctx.Err() != nil {
-				t.note(a, failed)
+				t.note(a)
 				continue
 			}
 			if retry := door.RetryAfter(a.err); retry > 0 {
 				// It is not this replica that is in the way: others would say the same.
-				failed[c.replicas[a.replica].addr] = a.err
+				t.failed[c.replicas[a.replica].addr] = a.err
 				t.next = a.replica
 				wait := retry + rand.N(retry/4+1)
 				next.Reset(wait)
 				if c.config.Waits != nil {
-					c.config.Waits(what, plain(a.err), wait)
+					c.config.Waits(t.what, plain(a.err), wait)
 				}
 				c.config.Log.Debug("asked to come back later", "replica", c.replicas[a.replica].addr, "wait", wait, "err", a.err)
 				continue
 			}
 			c.failedAt(a.replica)
 			n++
-			failed[c.replicas[a.replica].addr] = a.err
+			t.failed[c.replicas[a.replica].addr] = a.err
 			c.config.Log.Debug("no answer from a replica", "replica", c.replicas[a.replica].addr, "attempt", n, "err", a.err)
 		}
 		if n%len(c.replicas) == 0 {

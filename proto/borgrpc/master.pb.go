@@ -175,7 +175,12 @@ func (x *MutateRequest) GetOp() *borgpb.Op {
 type MutateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A refusal is a result too, not an error of the call.
-	Result        *borgpb.Result `protobuf:"bytes,1,opt,name=result,proto3" json:"result,omitempty"`
+	Result *borgpb.Result `protobuf:"bytes,1,opt,name=result,proto3" json:"result,omitempty"`
+	// Who is elected as far as the replica knows that answers: the one to ask first the
+	// next time. Not set: it knows of nobody.
+	Elected *borgpb.Member `protobuf:"bytes,2,opt,name=elected,proto3" json:"elected,omitempty"`
+	// Number of the replica that answers.
+	Replica       uint64 `protobuf:"varint,3,opt,name=replica,proto3" json:"replica,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -215,6 +220,20 @@ func (x *MutateResponse) GetResult() *borgpb.Result {
 		return x.Result
 	}
 	return nil
+}
+
+func (x *MutateResponse) GetElected() *borgpb.Member {
+	if x != nil {
+		return x.Elected
+	}
+	return nil
+}
+
+func (x *MutateResponse) GetReplica() uint64 {
+	if x != nil {
+		return x.Replica
+	}
+	return 0
 }
 
 // GetCellRequest asks for the view of the replica that is asked.
@@ -5431,9 +5450,11 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\n" +
 	"\x14borgrpc/master.proto\x12\aborgrpc\x1a\x12borgpb/alloc.proto\x1a\x17borgpb/checkpoint.proto\x1a\x10borgpb/job.proto\x1a\x12borgpb/label.proto\x1a\x14borgpb/machine.proto\x1a\x11borgpb/meta.proto\x1a\x0fborgpb/op.proto\x1a\x12borgpb/quota.proto\x1a\x13borgpb/update.proto\")\n" +
 	"\rMutateRequest\x12\x18\n" +
-	"\x02op\x18\x01 \x01(\v2\b.borg.OpR\x02op\"6\n" +
+	"\x02op\x18\x01 \x01(\v2\b.borg.OpR\x02op\"x\n" +
 	"\x0eMutateResponse\x12$\n" +
-	"\x06result\x18\x01 \x01(\v2\f.borg.ResultR\x06result\"\x10\n" +
+	"\x06result\x18\x01 \x01(\v2\f.borg.ResultR\x06result\x12&\n" +
+	"\aelected\x18\x02 \x01(\v2\f.borg.MemberR\aelected\x12\x18\n" +
+	"\areplica\x18\x03 \x01(\x04R\areplica\"\x10\n" +
 	"\x0eGetCellRequest\"\x81\a\n" +
 	"\x0fGetCellResponse\x12\x1b\n" +
 	"\tcell_name\x18\x01 \x01(\tR\bcellName\x12\x17\n" +
@@ -6000,134 +6021,135 @@ var file_borgrpc_master_proto_goTypes = []any{
 var file_borgrpc_master_proto_depIdxs = []int32{
 	76,  // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
 	77,  // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
-	78,  // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
-	6,   // 3: borgrpc.GetCellResponse.reach:type_name -> borgrpc.Reach
-	7,   // 4: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
-	0,   // 5: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
-	79,  // 6: borgrpc.GetJobResponse.job:type_name -> borg.Job
-	80,  // 7: borgrpc.GetJobResponse.update:type_name -> borg.Update
-	10,  // 8: borgrpc.GetJobResponse.given:type_name -> borgrpc.Given
-	72,  // 9: borgrpc.Given.labels:type_name -> borgrpc.Given.LabelsEntry
-	73,  // 10: borgrpc.Given.annotations:type_name -> borgrpc.Given.AnnotationsEntry
-	0,   // 11: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
-	79,  // 12: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
-	0,   // 13: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
-	81,  // 14: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
-	0,   // 15: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
-	82,  // 16: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
-	83,  // 17: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
-	10,  // 18: borgrpc.ListAllocsResponse.given:type_name -> borgrpc.Given
-	0,   // 19: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	84,  // 20: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
-	21,  // 21: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
-	85,  // 22: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
-	86,  // 23: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
-	86,  // 24: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
-	28,  // 25: borgrpc.GetLabelPolicyResponse.breaches:type_name -> borgrpc.LabelBreach
-	29,  // 26: borgrpc.ListQuotasResponse.quotas:type_name -> borgrpc.QuotaUse
-	30,  // 27: borgrpc.ListQuotasResponse.bounds:type_name -> borgrpc.TaskBounds
-	31,  // 28: borgrpc.ListQuotasResponse.sold:type_name -> borgrpc.SoldBand
-	87,  // 29: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
-	85,  // 30: borgrpc.QuotaUse.band:type_name -> borg.Band
-	88,  // 31: borgrpc.QuotaUse.limit:type_name -> borg.Resources
-	88,  // 32: borgrpc.QuotaUse.used:type_name -> borg.Resources
-	88,  // 33: borgrpc.TaskBounds.min:type_name -> borg.Resources
-	88,  // 34: borgrpc.TaskBounds.default:type_name -> borg.Resources
-	88,  // 35: borgrpc.TaskBounds.max:type_name -> borg.Resources
-	85,  // 36: borgrpc.SoldBand.band:type_name -> borg.Band
-	88,  // 37: borgrpc.SoldBand.sold:type_name -> borg.Resources
-	88,  // 38: borgrpc.SoldBand.cell:type_name -> borg.Resources
-	74,  // 39: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	75,  // 40: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	77,  // 41: borgrpc.AddMachineResponse.result:type_name -> borg.Result
-	36,  // 42: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
-	89,  // 43: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
-	81,  // 44: borgrpc.WhyResponse.task:type_name -> borg.Task
-	43,  // 45: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
-	44,  // 46: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
-	39,  // 47: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
-	41,  // 48: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
-	40,  // 49: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
-	41,  // 50: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
-	42,  // 51: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
-	42,  // 52: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
-	90,  // 53: borgrpc.EventsResponse.events:type_name -> borg.Event
-	1,   // 54: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
-	1,   // 55: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
-	51,  // 56: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
-	52,  // 57: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
-	91,  // 58: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	77,  // 59: borgrpc.AssignResponse.result:type_name -> borg.Result
-	92,  // 60: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
-	77,  // 61: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
-	35,  // 62: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
-	38,  // 63: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	93,  // 64: borgrpc.ReportRequest.reports:type_name -> borg.Reports
-	66,  // 65: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	94,  // 66: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	95,  // 67: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
-	62,  // 68: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
-	65,  // 69: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
-	64,  // 70: borgrpc.MachineUsage.allocs:type_name -> borgrpc.AllocUse
-	63,  // 71: borgrpc.MachineUsage.volumes:type_name -> borgrpc.VolumeUse
-	96,  // 72: borgrpc.VolumeUse.name:type_name -> borg.VolumeName
-	97,  // 73: borgrpc.Contact.set:type_name -> borg.SetMachine
-	77,  // 74: borgrpc.ReportResponse.result:type_name -> borg.Result
-	6,   // 75: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
-	98,  // 76: borgrpc.ListVolumesResponse.volumes:type_name -> borg.VolumeStatus
-	2,   // 77: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	4,   // 78: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	8,   // 79: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	11,  // 80: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	13,  // 81: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	15,  // 82: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	17,  // 83: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	19,  // 84: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
-	24,  // 85: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
-	22,  // 86: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
-	26,  // 87: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
-	70,  // 88: borgrpc.MasterService.ListVolumes:input_type -> borgrpc.ListVolumesRequest
-	32,  // 89: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	37,  // 90: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	34,  // 91: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
-	45,  // 92: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	47,  // 93: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	49,  // 94: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	53,  // 95: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	55,  // 96: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	59,  // 97: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	57,  // 98: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
-	61,  // 99: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	68,  // 100: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	3,   // 101: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	5,   // 102: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	9,   // 103: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	12,  // 104: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	14,  // 105: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	16,  // 106: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	18,  // 107: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	20,  // 108: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
-	25,  // 109: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
-	23,  // 110: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
-	27,  // 111: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
-	71,  // 112: borgrpc.MasterService.ListVolumes:output_type -> borgrpc.ListVolumesResponse
-	33,  // 113: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	38,  // 114: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	35,  // 115: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
-	46,  // 116: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	48,  // 117: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	50,  // 118: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	54,  // 119: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	56,  // 120: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	60,  // 121: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	58,  // 122: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
-	67,  // 123: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	69,  // 124: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	101, // [101:125] is the sub-list for method output_type
-	77,  // [77:101] is the sub-list for method input_type
-	77,  // [77:77] is the sub-list for extension type_name
-	77,  // [77:77] is the sub-list for extension extendee
-	0,   // [0:77] is the sub-list for field type_name
+	78,  // 2: borgrpc.MutateResponse.elected:type_name -> borg.Member
+	78,  // 3: borgrpc.GetCellResponse.members:type_name -> borg.Member
+	6,   // 4: borgrpc.GetCellResponse.reach:type_name -> borgrpc.Reach
+	7,   // 5: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
+	0,   // 6: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
+	79,  // 7: borgrpc.GetJobResponse.job:type_name -> borg.Job
+	80,  // 8: borgrpc.GetJobResponse.update:type_name -> borg.Update
+	10,  // 9: borgrpc.GetJobResponse.given:type_name -> borgrpc.Given
+	72,  // 10: borgrpc.Given.labels:type_name -> borgrpc.Given.LabelsEntry
+	73,  // 11: borgrpc.Given.annotations:type_name -> borgrpc.Given.AnnotationsEntry
+	0,   // 12: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
+	79,  // 13: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
+	0,   // 14: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
+	81,  // 15: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
+	0,   // 16: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
+	82,  // 17: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
+	83,  // 18: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
+	10,  // 19: borgrpc.ListAllocsResponse.given:type_name -> borgrpc.Given
+	0,   // 20: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
+	84,  // 21: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	21,  // 22: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
+	85,  // 23: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
+	86,  // 24: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
+	86,  // 25: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
+	28,  // 26: borgrpc.GetLabelPolicyResponse.breaches:type_name -> borgrpc.LabelBreach
+	29,  // 27: borgrpc.ListQuotasResponse.quotas:type_name -> borgrpc.QuotaUse
+	30,  // 28: borgrpc.ListQuotasResponse.bounds:type_name -> borgrpc.TaskBounds
+	31,  // 29: borgrpc.ListQuotasResponse.sold:type_name -> borgrpc.SoldBand
+	87,  // 30: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
+	85,  // 31: borgrpc.QuotaUse.band:type_name -> borg.Band
+	88,  // 32: borgrpc.QuotaUse.limit:type_name -> borg.Resources
+	88,  // 33: borgrpc.QuotaUse.used:type_name -> borg.Resources
+	88,  // 34: borgrpc.TaskBounds.min:type_name -> borg.Resources
+	88,  // 35: borgrpc.TaskBounds.default:type_name -> borg.Resources
+	88,  // 36: borgrpc.TaskBounds.max:type_name -> borg.Resources
+	85,  // 37: borgrpc.SoldBand.band:type_name -> borg.Band
+	88,  // 38: borgrpc.SoldBand.sold:type_name -> borg.Resources
+	88,  // 39: borgrpc.SoldBand.cell:type_name -> borg.Resources
+	74,  // 40: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	75,  // 41: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	77,  // 42: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	36,  // 43: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
+	89,  // 44: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
+	81,  // 45: borgrpc.WhyResponse.task:type_name -> borg.Task
+	43,  // 46: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
+	44,  // 47: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
+	39,  // 48: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
+	41,  // 49: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
+	40,  // 50: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
+	41,  // 51: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
+	42,  // 52: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
+	42,  // 53: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
+	90,  // 54: borgrpc.EventsResponse.events:type_name -> borg.Event
+	1,   // 55: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
+	1,   // 56: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
+	51,  // 57: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
+	52,  // 58: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
+	91,  // 59: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	77,  // 60: borgrpc.AssignResponse.result:type_name -> borg.Result
+	92,  // 61: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	77,  // 62: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	35,  // 63: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
+	38,  // 64: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
+	93,  // 65: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	66,  // 66: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
+	94,  // 67: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	95,  // 68: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
+	62,  // 69: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
+	65,  // 70: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
+	64,  // 71: borgrpc.MachineUsage.allocs:type_name -> borgrpc.AllocUse
+	63,  // 72: borgrpc.MachineUsage.volumes:type_name -> borgrpc.VolumeUse
+	96,  // 73: borgrpc.VolumeUse.name:type_name -> borg.VolumeName
+	97,  // 74: borgrpc.Contact.set:type_name -> borg.SetMachine
+	77,  // 75: borgrpc.ReportResponse.result:type_name -> borg.Result
+	6,   // 76: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
+	98,  // 77: borgrpc.ListVolumesResponse.volumes:type_name -> borg.VolumeStatus
+	2,   // 78: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	4,   // 79: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	8,   // 80: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	11,  // 81: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	13,  // 82: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	15,  // 83: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	17,  // 84: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	19,  // 85: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
+	24,  // 86: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
+	22,  // 87: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
+	26,  // 88: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
+	70,  // 89: borgrpc.MasterService.ListVolumes:input_type -> borgrpc.ListVolumesRequest
+	32,  // 90: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	37,  // 91: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	34,  // 92: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
+	45,  // 93: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	47,  // 94: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	49,  // 95: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	53,  // 96: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	55,  // 97: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	59,  // 98: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	57,  // 99: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
+	61,  // 100: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	68,  // 101: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	3,   // 102: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	5,   // 103: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	9,   // 104: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	12,  // 105: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	14,  // 106: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	16,  // 107: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	18,  // 108: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	20,  // 109: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
+	25,  // 110: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
+	23,  // 111: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
+	27,  // 112: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
+	71,  // 113: borgrpc.MasterService.ListVolumes:output_type -> borgrpc.ListVolumesResponse
+	33,  // 114: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	38,  // 115: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	35,  // 116: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
+	46,  // 117: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	48,  // 118: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	50,  // 119: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	54,  // 120: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	56,  // 121: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	60,  // 122: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	58,  // 123: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
+	67,  // 124: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	69,  // 125: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	102, // [102:126] is the sub-list for method output_type
+	78,  // [78:102] is the sub-list for method input_type
+	78,  // [78:78] is the sub-list for extension type_name
+	78,  // [78:78] is the sub-list for extension extendee
+	0,   // [0:78] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }

@@ -121,9 +121,9 @@ func (c *Config) guard(ctx context.Context, method string) (context.Context, err
 		return nil, err
 	}
 	who := caller{name: info.name, issued: info.issued}
-	md, _ := metadata.FromIncomingContext(ctx)
-	if len(md.Get(behalfKey)) > 0 || len(md.Get(issuedKey)) > 0 {
-		if who, err = c.passedOn(info.name, md.Get(behalfKey), md.Get(issuedKey)); err != nil {
+	behalf, issued := metadata.ValueFromIncomingContext(ctx, behalfKey), metadata.ValueFromIncomingContext(ctx, issuedKey)
+	if len(behalf) > 0 || len(issued) > 0 {
+		if who, err = c.passedOn(info.name, behalf, issued); err != nil {
 			return nil, err
 		}
 	}

@@ -16,13 +16,6 @@ import (
 	"borg/identity"
 )
 
-// What a master says in the head of an answer: "NUMBER HOST:PORT" of the elected
-// replica, and the number of the one that answers.
-const (
-	ElectedKey = "borg-elected"
-	ReplicaKey = "borg-replica"
-)
-
 const (
 	// slowTimeout is how long somebody who is no master may take to send the message of a
 	// call, and to read each message of the answer. Then his connection is closed: what
