@@ -217,7 +217,7 @@ func (c *Cell) HeldBack(j *Job) string {
 	}
 	if o := c.unfinished(j); o != "" {
 		k, _ := ParseJobKey(o)
-		switch dep := c.jobs[k]; {
+		switch dep := c.Job(k); {
 		case dep == nil:
 			return "starts after " + o + ", which is not there any more"
 		case dep.deathSeq != 0:
@@ -242,7 +242,7 @@ func (c *Cell) eligible(j *Job) bool { return j.saving == nil && c.unfinished(j)
 func (c *Cell) unfinished(j *Job) string {
 	for _, name := range j.latest().Proto.StartAfter {
 		k, _ := ParseJobKey(name)
-		if o := c.jobs[k]; o == nil || o.deathSeq == 0 || int(o.finished) != len(o.rows) {
+		if o := c.Job(k); o == nil || o.deathSeq == 0 || int(o.finished) != len(o.rows) {
 			return name
 		}
 	}

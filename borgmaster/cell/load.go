@@ -336,7 +336,7 @@ func (l *loader) job(uid UID, d *decoder) error {
 		return err
 	}
 	c := l.c
-	if c.jobs[j.key] != nil || c.sets[j.key] != nil || checkKey(j.key) != nil || tasks == 0 && c.format < FormatKinds {
+	if c.Job(j.key) != nil || c.sets[j.key] != nil || checkKey(j.key) != nil || tasks == 0 && c.format < FormatKinds {
 		return fmt.Errorf("an odd job %v", j.key)
 	}
 	c.grow(j, uint32(tasks))
@@ -345,7 +345,7 @@ func (l *loader) job(uid UID, d *decoder) error {
 			l.setState(t, stateDead)
 		}
 	}
-	c.jobs[j.key] = j
+	c.jobs.add(j)
 	c.jobsByUID[uid] = j
 	if l.jobs = append(l.jobs, j); j.saving != nil && j.deathSeq == 0 {
 		c.addSaver(j)

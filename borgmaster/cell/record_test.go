@@ -43,7 +43,7 @@ func richCell(t testing.TB, ops int) *Cell {
 // anew by Load and verified by Check. Every other field of a record must be in
 // its encoding.
 var derivedFields = map[string][]string{
-	"Cell": {"restored", "outage", "jobs", "jobsByUID", "jobList", "sets", "setList", "setsByU", "machines", "machineList", "links",
+	"Cell": {"restored", "outage", "jobs", "jobsByUID", "sets", "setList", "setsByU", "machines", "machineList", "links",
 		"records", "readings", "build", "diverged", "liveTasks", "leaveDueNs", "setsBehind", "drains", "drainDueNs", "updateDues", "holders", "daemons", "crons", "now", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
 		"requests.byID", "requests.queue", "requests.most", "users.byName", "users.list", "users.admins", "tokens.byHash", "tokens.list",
 		// The key in use has a record of its own.

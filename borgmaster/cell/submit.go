@@ -108,7 +108,7 @@ func (c *Cell) checkLinks(s, was *borgpb.JobSpec) *borgpb.Refusal {
 	}
 	for _, name := range s.StartAfter {
 		k, _ := ParseJobKey(name)
-		j := c.jobs[k]
+		j := c.Job(k)
 		if j == nil {
 			return refuse(borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND, "", "spec.start_after", "there is no job %s", k)
 		}
@@ -118,7 +118,7 @@ func (c *Cell) checkLinks(s, was *borgpb.JobSpec) *borgpb.Refusal {
 	}
 	if s.Parent != "" {
 		k, _ := ParseJobKey(s.Parent)
-		j := c.jobs[k]
+		j := c.Job(k)
 		if j == nil || j.deathSeq != 0 {
 			return refuse(borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND, "", "spec.parent", "there is no live job %s", k)
 		}
@@ -169,7 +169,7 @@ func (c *Cell) checkFree(key JobKey) *borgpb.Refusal {
 }
 
 func (c *Cell) stateOfKey(key JobKey) state {
-	if j := c.jobs[key]; j != nil {
+	if j := c.Job(key); j != nil {
 		return j.state()
 	}
 	if s := c.sets[key]; s != nil {
@@ -179,9 +179,8 @@ func (c *Cell) stateOfKey(key JobKey) state {
 }
 
 func (c *Cell) addJob(j *Job) {
-	c.jobs[j.key] = j
 	c.jobsByUID[j.uid] = j
-	c.jobList.add(j)
+	c.jobs.add(j)
 	c.links.add(j)
 }
 
@@ -217,7 +216,7 @@ func (c *Cell) checkLive(key JobKey, expectVersion uint64) (*Job, *borgpb.Refusa
 	if r := checkKey(key); r != nil {
 		return nil, r
 	}
-	j := c.jobs[key]
+	j := c.Job(key)
 	if j == nil {
 		return nil, notFound(key.String(), "there is no such job")
 	}
