@@ -83,18 +83,19 @@ func (c *Cell) applyEntry(data []byte) []*borgpb.Result {
 	c.saveOn()
 	c.volumesOn()
 	c.settleJobs()
-	results := make([]*borgpb.Result, len(entry.Ops))
+	results, made := make([]*borgpb.Result, len(entry.Ops)), make([]borgpb.Result, len(entry.Ops))
 	// Most ops are told by one event.
 	c.now.events = slices.Grow(c.now.events, len(entry.Ops))
 	for i, data := range entry.Ops {
-		results[i] = c.applyOp(data)
+		results[i] = c.applyOp(data, &made[i])
 	}
 	return results
 }
 
-// applyOp decodes, checks and commits one op.
-func (c *Cell) applyOp(data []byte) *borgpb.Result {
-	res := &borgpb.Result{Index: c.index}
+// applyOp decodes, checks and commits one op. The result is res, or that of the first
+// time.
+func (c *Cell) applyOp(data []byte, res *borgpb.Result) *borgpb.Result {
+	res.Index = c.index
 	c.now.asker, c.now.user, c.now.reason = nil, "", ""
 	op, refusal := decodeOp(data, c.format)
 	if refusal != nil {

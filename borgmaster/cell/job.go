@@ -81,6 +81,16 @@ type Job struct {
 	changedAt int
 	// Replaced or expired: no longer in the cell, kept only by orphan copies.
 	gone bool
+
+	// What the fields above point to in a job of one spec and one task, as most are: one
+	// object is made, and passed by the garbage collector, sooner than five. Each is used
+	// once, for what comes first.
+	own struct {
+		specs   [1]*Spec
+		rows    [1]*Task
+		waiting [1]uint64
+		task    [1]Task
+	}
 }
 
 // Key is "<user>/<name>".

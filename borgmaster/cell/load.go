@@ -321,6 +321,7 @@ func (l *loader) victims(d *decoder) []CopyID {
 
 func (l *loader) job(uid UID, d *decoder) error {
 	j := &Job{uid: uid, key: JobKey{d.str(), d.str()}, version: d.uint(), labels: d.strs(), annotations: d.strs()}
+	j.specs = j.own.specs[:0]
 	tasks := d.upTo(maxTasksPerJob)
 	j.attemptFloor, j.submittedWallNs, j.changedWallNs = d.uint(), d.int(), d.int()
 	j.reason, j.deathSeq, j.deathNs = d.str(), d.uint(), d.int()

@@ -47,7 +47,7 @@ func (c *Cell) submit(key JobKey, spec *Spec, labels, annotations map[string]str
 		settled: take(take(stateNone, edgeSubmit, stateAsked), edgeAccept, statePending),
 	}
 	spec.job, spec.Version = j, 1
-	j.specs = []*Spec{spec}
+	j.specs = append(j.own.specs[:0], spec)
 	c.addJob(j)
 	c.stand(j)
 	if !stands(spec.Proto.Kind) {
@@ -158,7 +158,7 @@ func checkKey(key JobKey) *borgpb.Refusal {
 // checkFree tells whether the key can be taken: jobs and alloc sets share one
 // name space, and only what is dead gives way.
 func (c *Cell) checkFree(key JobKey) *borgpb.Refusal {
-	if c.stateOfKey(key) == stateNone || c.stateOfKey(key) == stateDead {
+	if s := c.stateOfKey(key); s == stateNone || s == stateDead {
 		return nil
 	}
 	what := "a job"
@@ -187,8 +187,13 @@ func (c *Cell) addJob(j *Job) {
 // grow adds pending tasks up to n.
 func (c *Cell) grow(j *Job, n uint32) {
 	first := uint32(len(j.rows))
-	chunk := make([]Task, n-first)
-	j.rows = slices.Grow(j.rows, len(chunk))
+	chunk := j.own.task[:]
+	if n == 1 && j.rows == nil {
+		j.rows, j.waiting = j.own.rows[:0], j.own.waiting[:0]
+	} else {
+		chunk = make([]Task, n-first)
+		j.rows = slices.Grow(j.rows, len(chunk))
+	}
 	for i := range chunk {
 		t := &chunk[i]
 		t.job, t.index, t.state = j, first+uint32(i), statePending
