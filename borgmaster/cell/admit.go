@@ -98,7 +98,7 @@ func (c *Cell) countUse() {
 	switch q := &c.quotas; {
 	case q.policy.enforce && q.used == nil:
 		q.used = make(map[string]charge)
-		for j := range c.jobList.each() {
+		for j := range c.jobs.each() {
 			c.recharge(j)
 		}
 		for _, s := range c.setList {
@@ -106,7 +106,7 @@ func (c *Cell) countUse() {
 		}
 	case !q.policy.enforce && q.used != nil:
 		q.used = nil
-		for j := range c.jobList.each() {
+		for j := range c.jobs.each() {
 			j.charged = nil
 		}
 	}
@@ -388,7 +388,7 @@ func (c *Cell) checkQuotas() error {
 			len(q.list), len(q.byKey), q.used != nil, capacity.words(), q.capacity.words())
 	}
 	used := make(map[string]charge)
-	for j := range c.jobList.each() {
+	for j := range c.jobs.each() {
 		var want charge
 		if q.used != nil {
 			want = j.chargeWith(j.specs, j.charges())

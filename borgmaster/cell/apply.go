@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strconv"
 
-	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"borg/proto/borgpb"
 )
@@ -54,12 +54,12 @@ func (c *Cell) Apply(index, term uint64, data []byte) ([]*borgpb.Result, []Event
 }
 
 func (c *Cell) applyEntry(data []byte) []*borgpb.Result {
-	entry := new(borgpb.Entry)
 	var refusal *borgpb.Refusal
+	entry, known := readEntry(data)
 	switch {
 	case len(data) > MaxEntryBytes:
 		refusal = limit("", "an entry of %d bytes; at most %d", len(data), MaxEntryBytes)
-	case proto.Unmarshal(data, entry) != nil || unknown(entry):
+	case !known:
 		refusal = malformed("not an Entry of format %d", c.format)
 	case len(entry.Ops) > MaxOpsInEntry:
 		refusal = limit("", "an entry of %d ops; at most %d", len(entry.Ops), MaxOpsInEntry)
@@ -83,18 +83,54 @@ func (c *Cell) applyEntry(data []byte) []*borgpb.Result {
 	c.saveOn()
 	c.volumesOn()
 	c.settleJobs()
-	results := make([]*borgpb.Result, len(entry.Ops))
+	results, made := make([]*borgpb.Result, len(entry.Ops)), make([]borgpb.Result, len(entry.Ops))
 	// Most ops are told by one event.
 	c.now.events = slices.Grow(c.now.events, len(entry.Ops))
 	for i, data := range entry.Ops {
-		results[i] = c.applyOp(data)
+		results[i] = c.applyOp(data, &made[i])
 	}
 	return results
 }
 
-// applyOp decodes, checks and commits one op.
-func (c *Cell) applyOp(data []byte) *borgpb.Result {
-	res := &borgpb.Result{Index: c.index}
+// readEntry reads an Entry; false: it is none, or there is something in it that no format
+// knows. As an Entry that is unmarshaled, but its ops lie in data: they are most of it, and
+// each is read next and not kept.
+func readEntry(data []byte) (*borgpb.Entry, bool) {
+	const cellTime, wallTime, ops = 1, 2, 3
+	entry := new(borgpb.Entry)
+	for len(data) > 0 {
+		field, kind, n := protowire.ConsumeTag(data)
+		if n < 0 {
+			return nil, false
+		}
+		data = data[n:]
+		var number uint64
+		var op []byte
+		switch {
+		case kind == protowire.VarintType && field == cellTime:
+			number, n = protowire.ConsumeVarint(data)
+			entry.CellTimeNs = int64(number)
+		case kind == protowire.VarintType && field == wallTime:
+			number, n = protowire.ConsumeVarint(data)
+			entry.WallTimeNs = int64(number)
+		case kind == protowire.BytesType && field == ops:
+			op, n = protowire.ConsumeBytes(data)
+			entry.Ops = append(entry.Ops, op)
+		default:
+			return nil, false
+		}
+		if n < 0 {
+			return nil, false
+		}
+		data = data[n:]
+	}
+	return entry, true
+}
+
+// applyOp decodes, checks and commits one op. The result is res, or that of the first
+// time.
+func (c *Cell) applyOp(data []byte, res *borgpb.Result) *borgpb.Result {
+	res.Index = c.index
 	c.now.asker, c.now.user, c.now.reason = nil, "", ""
 	op, refusal := decodeOp(data, c.format)
 	if refusal != nil {

@@ -19,10 +19,9 @@ type Cell struct {
 	clock clock
 
 	// Jobs and alloc sets by key share one name space: at most one of both
-	// maps has a given key. A dead one stays until it is replaced or expires.
-	jobs      map[JobKey]*Job
+	// has a given key. A dead one stays until it is replaced or expires.
+	jobs      jobs
 	jobsByUID map[UID]*Job
-	jobList   order[JobKey, *Job]
 	sets      map[JobKey]*AllocSet
 	setList   []*AllocSet
 	setsByU   map[UID]*AllocSet
@@ -96,7 +95,6 @@ func New(cellID string, epoch uint64) *Cell {
 		epoch:     epoch,
 		format:    1,
 		build:     BuildFormat,
-		jobs:      make(map[JobKey]*Job),
 		jobsByUID: make(map[UID]*Job),
 		sets:      make(map[JobKey]*AllocSet),
 		setsByU:   make(map[UID]*AllocSet),
@@ -150,17 +148,17 @@ func (c *Cell) WallSuspect() bool { return c.clock.suspect }
 func (c *Cell) Diverged() error { return c.diverged }
 
 // Job returns the job of that key, dead or not; nil when there is none.
-func (c *Cell) Job(key JobKey) *Job { return c.jobs[key] }
+func (c *Cell) Job(key JobKey) *Job { return c.jobs.of(key) }
 
 // JobByUID returns the job of that uid; nil when it is unknown or replaced.
 func (c *Cell) JobByUID(uid UID) *Job { return c.jobsByUID[uid] }
 
 // Jobs yields all jobs, dead ones too, by key.
-func (c *Cell) Jobs() iter.Seq[*Job] { return c.jobList.each() }
+func (c *Cell) Jobs() iter.Seq[*Job] { return c.jobs.each() }
 
 // JobsAfter yields the jobs behind a key, dead ones too, by key.
 func (c *Cell) JobsAfter(key JobKey) iter.Seq[*Job] {
-	return c.jobList.after(key)
+	return c.jobs.after(key)
 }
 
 // AllocSetsAfter yields the alloc sets behind a key, dead ones too, by key.
@@ -182,7 +180,7 @@ func (c *Cell) MachinesAfter(name string) iter.Seq[*Machine] {
 }
 
 // NumJobs counts all jobs, dead ones too.
-func (c *Cell) NumJobs() int { return c.jobList.len() }
+func (c *Cell) NumJobs() int { return c.jobs.len() }
 
 // AllocSet returns the alloc set of that key, dead or not; nil when there is
 // none.
@@ -226,7 +224,7 @@ func (c *Cell) NumMachines() int { return len(c.machineList) }
 // none of a job whose start_after has not finished.
 func (c *Cell) Pending() iter.Seq2[*Job, uint32] {
 	return func(yield func(*Job, uint32) bool) {
-		for j := range c.jobList.each() {
+		for j := range c.jobs.each() {
 			for i := range c.PendingOf(j) {
 				if !yield(j, i) {
 					return

@@ -13,7 +13,7 @@ import (
 func (c *Cell) Check() error {
 	live := 0
 	var before *Job
-	for j := range c.jobList.each() {
+	for j := range c.jobs.each() {
 		if before != nil && before.key.Compare(j.key) >= 0 {
 			return fmt.Errorf("job %v is out of order", j.key)
 		}
@@ -46,7 +46,7 @@ func (c *Cell) Check() error {
 	if drains != c.drains {
 		return fmt.Errorf("%d machines drain, %d are counted", drains, c.drains)
 	}
-	if live != c.liveTasks || !c.jobList.wellFormed() || len(c.jobs) != c.jobList.len() || len(c.jobsByUID) != c.jobList.len() ||
+	if live != c.liveTasks || !c.jobs.wellFormed() || len(c.jobsByUID) != c.jobs.len() ||
 		len(c.sets) != len(c.setList) || len(c.setsByU) != len(c.setList) || len(c.machines) != len(c.machineList) {
 		return fmt.Errorf("cell: %d live tasks are counted as %d, or an index is incomplete", live, c.liveTasks)
 	}
@@ -101,7 +101,7 @@ func (c *Cell) checkCollections() error {
 	dead := 0
 	var want links
 	want.children, want.followers = make(map[JobKey][]*Job), make(map[JobKey]int)
-	for j := range c.jobList.each() {
+	for j := range c.jobs.each() {
 		if j.deathSeq != 0 {
 			dead++
 		} else {
@@ -124,7 +124,7 @@ func (c *Cell) checkCollections() error {
 }
 
 func (c *Cell) checkJob(j *Job) error {
-	if c.jobs[j.key] != j || c.jobsByUID[j.uid] != j || c.sets[j.key] != nil || j.gone || j.touched {
+	if c.Job(j.key) != j || c.jobsByUID[j.uid] != j || c.sets[j.key] != nil || j.gone || j.touched {
 		return fmt.Errorf("not indexed as it should be")
 	}
 	if err := c.checkGiven(j); err != nil {

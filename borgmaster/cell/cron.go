@@ -307,7 +307,7 @@ func (k *cron) keep(r cronRun) {
 // are kept.
 func (c *Cell) runEnded(run *Job) {
 	key, _ := ParseJobKey(run.latest().Proto.Parent)
-	j := c.jobs[key]
+	j := c.Job(key)
 	if run.slotNs == 0 || j == nil || j.cron == nil {
 		return
 	}

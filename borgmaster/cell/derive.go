@@ -48,7 +48,6 @@ func (l *loader) finish() error {
 			c.setDue(j)
 		}
 	}
-	c.jobList = ordered[JobKey](slices.Values(l.jobs))
 	for _, s := range c.setList {
 		if s.deathSeq != 0 {
 			c.graveyard.queue = append(c.graveyard.queue, grave{set: s, seq: s.deathSeq, ns: s.deathNs})

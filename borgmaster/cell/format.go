@@ -207,23 +207,16 @@ func decode(data []byte, m proto.Message, format uint32) *borgpb.Refusal {
 
 // knownMessage walks everything that is set and that a format may not know.
 func knownMessage(m protoreflect.Message, format uint32) *borgpb.Refusal {
-	name := m.Descriptor().Name()
-	if len(m.GetUnknown()) > 0 {
-		return malformed("%s has a field that format %d does not know", name, format)
+	d := m.Descriptor()
+	all := looksOf[d.FullName()]
+	if all == nil {
+		all = make(looksByName).add(d)
 	}
-	look := looksAt(m.Descriptor())
-	known := func(fd protoreflect.FieldDescriptor) bool {
-		return sinceFormat[fd.FullName()] <= format && knownValue(fd, m.Get(fd), format)
-	}
-	for _, fd := range look.fields {
-		if m.Has(fd) && !known(fd) {
-			return malformed("%s has a field or value that format %d does not know", name, format)
-		}
-	}
-	for _, one := range look.oneofs {
-		if fd := m.WhichOneof(one); fd != nil && !known(fd) {
-			return malformed("%s has a field or value that format %d does not know", name, format)
-		}
+	switch {
+	case len(m.GetUnknown()) > 0:
+		return malformed("%s has a field that format %d does not know", d.Name(), format)
+	case !all.known(m, format):
+		return malformed("%s has a field or value that format %d does not know", d.Name(), format)
 	}
 	return nil
 }
@@ -231,125 +224,176 @@ func knownMessage(m protoreflect.Message, format uint32) *borgpb.Refusal {
 // looks are the fields of a type of message that a format may not know, or whose values
 // it may not know. All others are as old as the first format, and plain.
 type looks struct {
-	fields []protoreflect.FieldDescriptor
+	fields []look
 	// Of those that exclude each other there is one at most, whose kind decides.
-	oneofs []protoreflect.OneofDescriptor
+	oneofs []oneofLooks
 }
 
-// looksOf has looks by name of the type, of all that an entry of the log may hold.
-var looksOf = func() map[protoreflect.FullName]*looks {
-	all := make(map[protoreflect.FullName]*looks)
-	var add func(d protoreflect.MessageDescriptor)
-	add = func(d protoreflect.MessageDescriptor) {
-		if all[d.FullName()] != nil {
-			return
-		}
-		all[d.FullName()] = newLooks(d)
-		for i := range d.Fields().Len() {
-			if of := d.Fields().Get(i).Message(); of != nil {
-				add(of)
-			}
-		}
-	}
+type oneofLooks struct {
+	oneof    protoreflect.OneofDescriptor
+	byNumber map[protoreflect.FieldNumber]look
+}
+
+// look is a field, and since when it is known.
+type look struct {
+	field protoreflect.FieldDescriptor
+	since uint32
+	// Of its value, or of each in a list or map of them: those of a message, or since when
+	// each of an enum is known. Nil: they are none.
+	message *looks
+	enum    map[protoreflect.EnumNumber]uint32
+}
+
+// looksByName are looks by name of the type, which may hold itself.
+type looksByName map[protoreflect.FullName]*looks
+
+// looksOf has those of all that an entry of the log may hold.
+var looksOf = func() looksByName {
+	all := make(looksByName)
 	for _, m := range []proto.Message{&borgpb.Entry{}, &borgpb.Op{}, &borgpb.JobSpec{}, &borgpb.AllocSetSpec{}} {
-		add(m.ProtoReflect().Descriptor())
+		all.add(m.ProtoReflect().Descriptor())
 	}
 	return all
 }()
 
-func looksAt(d protoreflect.MessageDescriptor) *looks {
-	if l := looksOf[d.FullName()]; l != nil {
+func (all looksByName) add(d protoreflect.MessageDescriptor) *looks {
+	if l := all[d.FullName()]; l != nil {
 		return l
 	}
-	return newLooks(d)
-}
-
-func newLooks(d protoreflect.MessageDescriptor) *looks {
 	l := new(looks)
+	all[d.FullName()] = l
 	for i := range d.Oneofs().Len() {
-		l.oneofs = append(l.oneofs, d.Oneofs().Get(i))
+		one := oneofLooks{d.Oneofs().Get(i), make(map[protoreflect.FieldNumber]look)}
+		for i := range one.oneof.Fields().Len() {
+			fd := one.oneof.Fields().Get(i)
+			one.byNumber[fd.Number()] = all.look(fd)
+		}
+		l.oneofs = append(l.oneofs, one)
 	}
 	for i := range d.Fields().Len() {
 		fd := d.Fields().Get(i)
-		of := fd
-		if fd.IsMap() {
-			of = fd.MapValue()
-		}
-		if fd.ContainingOneof() == nil && (sinceFormat[fd.FullName()] > 0 || of.Kind() == protoreflect.MessageKind || of.Kind() == protoreflect.EnumKind) {
-			l.fields = append(l.fields, fd)
+		if look := all.look(fd); fd.ContainingOneof() == nil && (look.since > 0 || !look.plain()) {
+			l.fields = append(l.fields, look)
 		}
 	}
 	return l
 }
 
-func knownValue(fd protoreflect.FieldDescriptor, v protoreflect.Value, format uint32) bool {
-	one := func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		switch fd.Kind() {
-		case protoreflect.MessageKind:
-			return knownMessage(v.Message(), format) == nil
-		case protoreflect.EnumKind:
-			e := fd.Enum().Values().ByNumber(v.Enum())
-			return e != nil && sinceFormat[e.FullName()] <= format
-		default:
-			return true
+func (all looksByName) look(fd protoreflect.FieldDescriptor) look {
+	l := look{field: fd, since: sinceFormat[fd.FullName()]}
+	of := fd
+	if fd.IsMap() {
+		of = fd.MapValue()
+	}
+	switch of.Kind() {
+	case protoreflect.MessageKind:
+		l.message = all.add(of.Message())
+	case protoreflect.EnumKind:
+		l.enum = make(map[protoreflect.EnumNumber]uint32)
+		for i := range of.Enum().Values().Len() {
+			v := of.Enum().Values().Get(i)
+			l.enum[v.Number()] = sinceFormat[v.FullName()]
 		}
 	}
-	switch {
-	case fd.IsMap():
-		if k := fd.MapValue().Kind(); k != protoreflect.MessageKind && k != protoreflect.EnumKind {
-			return true
+	return l
+}
+
+// plain: any value is known.
+func (l *look) plain() bool { return l.message == nil && l.enum == nil }
+
+func (all *looks) known(m protoreflect.Message, format uint32) bool {
+	if len(m.GetUnknown()) > 0 {
+		return false
+	}
+	for i := range all.fields {
+		if l := &all.fields[i]; m.Has(l.field) && !l.known(m, format) {
+			return false
 		}
+	}
+	for i := range all.oneofs {
+		one := &all.oneofs[i]
+		if fd := m.WhichOneof(one.oneof); fd != nil {
+			if l := one.byNumber[fd.Number()]; !l.known(m, format) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// known looks at a field that is set.
+func (l *look) known(m protoreflect.Message, format uint32) bool {
+	if l.since > format || l.plain() {
+		return l.since <= format
+	}
+	v := m.Get(l.field)
+	switch {
+	case l.field.IsMap():
 		ok := true
 		v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
-			ok = one(fd.MapValue(), v)
+			ok = l.knownValue(v, format)
 			return ok
 		})
 		return ok
-	case fd.IsList():
-		if k := fd.Kind(); k != protoreflect.MessageKind && k != protoreflect.EnumKind {
-			return true
-		}
-		l := v.List()
-		for i := range l.Len() {
-			if !one(fd, l.Get(i)) {
+	case l.field.IsList():
+		list := v.List()
+		for i := range list.Len() {
+			if !l.knownValue(list.Get(i), format) {
 				return false
 			}
 		}
 		return true
 	default:
-		return one(fd, v)
+		return l.knownValue(v, format)
 	}
 }
 
-// decodeOp reads one op of an entry. The two ops that come by the thousand are
-// walked by hand.
+func (l *look) knownValue(v protoreflect.Value, format uint32) bool {
+	if l.message != nil {
+		return l.message.known(v.Message(), format)
+	}
+	since, is := l.enum[v.Enum()]
+	return is && since <= format
+}
+
+// decodeOp reads one op of an entry. The ops that come by the thousand are walked by
+// hand.
 func decodeOp(data []byte, format uint32) (*borgpb.Op, *borgpb.Refusal) {
 	op := new(borgpb.Op)
 	if err := proto.Unmarshal(data, op); err != nil {
 		return nil, malformed("not an Op")
 	}
+	what, known := "an op with", true
 	switch o := op.Op.(type) {
 	case nil:
 		return nil, malformed("an op of no kind that format %d knows", format)
+	case *borgpb.Op_SubmitJob:
+		known = knownAround(op, format) && !unknown(o.SubmitJob)
 	case *borgpb.Op_Assign:
-		if unknown(op) || (op.Principal != nil && knownMessage(op.Principal.ProtoReflect(), format) != nil) || !knownAssign(o.Assign, format) {
-			return nil, malformed("Assign has a field or value that format %d does not know", format)
-		}
-		return op, nil
+		what, known = "Assign has", knownAround(op, format) && knownAssign(o.Assign, format)
 	case *borgpb.Op_Reports:
-		if unknown(op) || (op.Principal != nil && knownMessage(op.Principal.ProtoReflect(), format) != nil) || !knownReports(o.Reports, format) {
-			return nil, malformed("Reports has a field or value that format %d does not know", format)
-		}
-		return op, nil
+		what, known = "Reports has", knownAround(op, format) && knownReports(o.Reports, format)
+	default:
+		known = knownMessage(op.ProtoReflect(), format) == nil
 	}
-	if r := knownMessage(op.ProtoReflect(), format); r != nil {
+	if !known {
 		// Inner names depend on the order of the walk.
-		return nil, malformed("an op with a field or value that format %d does not know", format)
+		return nil, malformed("%s a field or value that format %d does not know", what, format)
 	}
 	return op, nil
 }
 
 func unknown(m proto.Message) bool { return len(m.ProtoReflect().GetUnknown()) > 0 }
+
+// knownAround looks at what an op has of any kind.
+func knownAround(op *borgpb.Op, format uint32) bool {
+	who := op.Principal
+	if who == nil || unknown(op) {
+		return !unknown(op)
+	}
+	_, role := borgpb.Role_name[int32(who.Role)]
+	return role && !unknown(who) && (who.Task == "" || format >= FormatTasks)
+}
 
 func knownAssign(a *borgpb.Assign, format uint32) bool {
 	if unknown(a) || len(a.Enable) > 0 && format < formatQueue {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"borg/proto/borgpb"
@@ -210,5 +211,58 @@ func TestOverrides(t *testing.T) {
 	}
 	if j.Need(0) != j.Need(1) || j.Need(2) == j.Need(4) {
 		t.Error("tasks are alike that differ, or the other way round")
+	}
+}
+
+// What is walked by hand of a submit is what the walk over all that is set finds: of each of
+// its fields, with values and fields that nobody knows, in every format.
+func TestSubmitIsWalkedByHand(t *testing.T) {
+	odd := protowire.AppendVarint(protowire.AppendTag(nil, 50_000, protowire.VarintType), 1)
+	told := make(map[bool]int)
+	var compare func(op *borgpb.Op, m protoreflect.Message)
+	judge := func(op *borgpb.Op, what protoreflect.FullName) {
+		data := marshal(t, op)
+		for format := uint32(1); format <= BuildFormat; format++ {
+			_, r := decodeOp(data, format)
+			if want := knownMessage(op.ProtoReflect(), format) == nil; (r == nil) != want {
+				t.Errorf("format %d, %s: got %v, known: %v", format, what, r, want)
+			}
+			told[r == nil]++
+		}
+	}
+	compare = func(op *borgpb.Op, m protoreflect.Message) {
+		d := m.Descriptor()
+		m.SetUnknown(odd)
+		judge(op, d.FullName())
+		m.SetUnknown(nil)
+		for i := range d.Fields().Len() {
+			fd := d.Fields().Get(i)
+			switch was := m.Get(fd); {
+			case fd.ContainingOneof() != nil || fd.IsMap() || fd.IsList():
+			case fd.Kind() == protoreflect.MessageKind:
+				compare(op, m.Mutable(fd).Message())
+			case fd.Kind() == protoreflect.EnumKind:
+				for n := range protoreflect.EnumNumber(50) {
+					m.Set(fd, protoreflect.ValueOfEnum(n))
+					judge(op, fd.FullName())
+				}
+				m.Set(fd, was)
+			case fd.Kind() == protoreflect.StringKind:
+				m.Set(fd, protoreflect.ValueOfString("x"))
+				judge(op, fd.FullName())
+				m.Set(fd, was)
+			}
+		}
+	}
+	submit := &borgpb.SubmitJob{User: "u", Name: "j", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"a": "b"}}
+	op := &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: submit}}
+	compare(op, op.ProtoReflect())
+	compare(op, submit.ProtoReflect())
+	// What is a map is plain, as everything else of it.
+	if l := looksOf["borg.SubmitJob"]; len(l.fields)+len(l.oneofs) != 0 {
+		t.Errorf("SubmitJob has %d fields and %d oneofs to look at, and nobody does", len(l.fields), len(l.oneofs))
+	}
+	if told[true] == 0 || told[false] == 0 {
+		t.Errorf("%d were known, %d were not", told[true], told[false])
 	}
 }

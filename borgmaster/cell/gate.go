@@ -67,7 +67,7 @@ func (c *Cell) asksGate(u *Update) bool {
 // to be asked.
 func (c *Cell) Gated() iter.Seq2[*Job, *borgpb.MetricGate] {
 	return func(yield func(*Job, *borgpb.MetricGate) bool) {
-		for j := range c.jobList.each() {
+		for j := range c.jobs.each() {
 			if c.asksGate(j.update) && !yield(j, j.Spec().GetUpdate().GetGate()) {
 				return
 			}

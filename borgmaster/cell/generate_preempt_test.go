@@ -94,7 +94,7 @@ func (w *walk) gaveWay(e Event, later []Event) {
 		return
 	}
 	by, mode, waitNs := int32(-1), borgpb.Preempt_PREEMPT_NEVER, int64(0)
-	if j := w.c.jobs[id.Job]; j != nil {
+	if j := w.c.Job(id.Job); j != nil {
 		s := j.specOf(id.Index).Proto
 		by, mode, waitNs = s.Priority, s.Preempt, s.PreemptWaitNs
 	} else if set := w.c.sets[id.Job]; set != nil {
@@ -155,12 +155,12 @@ func TestPreemptionBeginsWithItsFormat(t *testing.T) {
 	submit("low", spec(50))
 	submit("high", spec(60))
 	assign := func(key string, victims []*borgpb.Victim, why string) (*borgpb.Result, []Event) {
-		a := &borgpb.Assignment{Uid: l.c.jobs[mustKey(key)].uid.String(), Machine: "m1", Victims: victims, VictimsWhy: why}
+		a := &borgpb.Assignment{Uid: l.c.Job(mustKey(key)).uid.String(), Machine: "m1", Victims: victims, VictimsWhy: why}
 		results, events := l.apply(&borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: []*borgpb.Assignment{a}}}})
 		return results[0], events
 	}
 	assign("ann/low", nil, "")
-	low := l.c.jobs[mustKey("ann/low")].rows[0].cur
+	low := l.c.Job(mustKey("ann/low")).rows[0].cur
 	victims := []*borgpb.Victim{{JobUid: low.job.uid.String(), Attempt: 1}}
 	if r, _ := assign("ann/high", victims, "because"); r.GetRefusal().GetKind() != borgpb.RefusalKind_REFUSAL_KIND_MALFORMED {
 		t.Errorf("format %d takes words for victims: %v", l.c.format, r)

@@ -210,7 +210,7 @@ func (g *generator) standingOp() *borgpb.Op {
 // taskOp is what a task asks for, of which some is not its business.
 func (g *generator) taskOp() *borgpb.Op {
 	var tasks []*Task
-	for j := range g.c.jobList.each() {
+	for j := range g.c.jobs.each() {
 		for _, t := range j.rows {
 			if t.cur != nil {
 				tasks = append(tasks, t)
@@ -588,7 +588,7 @@ func (g *generator) resize() *borgpb.Op {
 
 func (g *generator) assign() *borgpb.Op {
 	o := &borgpb.Assign{CopyIndex: g.c.Index(), Build: "walk"}
-	for j := range g.c.jobList.each() {
+	for j := range g.c.jobs.each() {
 		if g.c.NumbersDevices() && g.c.Queued(j) && g.one(2) {
 			o.Enable = append(o.Enable, j.uid.String())
 		}

@@ -173,7 +173,7 @@ func (c *Cell) needsAdmin(who string) *borgpb.Refusal {
 // ownerOf is whose the object of that key is. One that is not there would be
 // whose the key says.
 func (c *Cell) ownerOf(key JobKey) string {
-	if j := c.jobs[key]; j != nil {
+	if j := c.Job(key); j != nil {
 		return j.key.User
 	}
 	if s := c.sets[key]; s != nil {

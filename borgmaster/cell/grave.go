@@ -83,12 +83,11 @@ func (d grave) key() JobKey {
 // bury takes a dead job or alloc set out of the cell. Copies that still hold a
 // place stay with their machine as orphans until they have stopped.
 func (c *Cell) bury(key JobKey) {
-	if j := c.jobs[key]; j != nil {
+	if j := c.Job(key); j != nil {
 		c.graveyard.objects--
 		c.graveyard.tasks -= len(j.rows)
-		delete(c.jobs, key)
 		delete(c.jobsByUID, j.uid)
-		c.jobList.remove(key)
+		c.jobs.remove(key)
 		j.gone = true
 		c.dirty(j)
 		for _, s := range j.specs {
@@ -125,7 +124,6 @@ func (c *Cell) bury(key JobKey) {
 	}
 }
 
-func (j *Job) orderKey() JobKey            { return j.key }
 func compareSet(s *AllocSet, k JobKey) int { return s.key.Compare(k) }
 
 // links is who names whom.

@@ -81,6 +81,16 @@ type Job struct {
 	changedAt int
 	// Replaced or expired: no longer in the cell, kept only by orphan copies.
 	gone bool
+
+	// What the fields above point to in a job of one spec and one task, as most are: one
+	// object is made, and passed by the garbage collector, sooner than five. Each is used
+	// once, for what comes first.
+	own struct {
+		specs   [1]*Spec
+		rows    [1]*Task
+		waiting [1]uint64
+		task    [1]Task
+	}
 }
 
 // Key is "<user>/<name>".
@@ -217,7 +227,7 @@ func (c *Cell) HeldBack(j *Job) string {
 	}
 	if o := c.unfinished(j); o != "" {
 		k, _ := ParseJobKey(o)
-		switch dep := c.jobs[k]; {
+		switch dep := c.Job(k); {
 		case dep == nil:
 			return "starts after " + o + ", which is not there any more"
 		case dep.deathSeq != 0:
@@ -242,7 +252,7 @@ func (c *Cell) eligible(j *Job) bool { return j.saving == nil && c.unfinished(j)
 func (c *Cell) unfinished(j *Job) string {
 	for _, name := range j.latest().Proto.StartAfter {
 		k, _ := ParseJobKey(name)
-		if o := c.jobs[k]; o == nil || o.deathSeq == 0 || int(o.finished) != len(o.rows) {
+		if o := c.Job(k); o == nil || o.deathSeq == 0 || int(o.finished) != len(o.rows) {
 			return name
 		}
 	}

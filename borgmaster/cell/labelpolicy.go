@@ -321,7 +321,7 @@ func (c *Cell) LabelBreaches(policy *borgpb.LabelPolicy) iter.Seq[LabelBreach] {
 				ok = yield(LabelBreach{kind, object, r.Message})
 			}
 		}
-		for j := range c.jobList.each() {
+		for j := range c.jobs.each() {
 			if j.deathSeq == 0 && ok {
 				look(borgpb.Labelled_LABELLED_JOB, j.key.String(), j.labels)
 			}

@@ -321,6 +321,7 @@ func (l *loader) victims(d *decoder) []CopyID {
 
 func (l *loader) job(uid UID, d *decoder) error {
 	j := &Job{uid: uid, key: JobKey{d.str(), d.str()}, version: d.uint(), labels: d.strs(), annotations: d.strs()}
+	j.specs = j.own.specs[:0]
 	tasks := d.upTo(maxTasksPerJob)
 	j.attemptFloor, j.submittedWallNs, j.changedWallNs = d.uint(), d.int(), d.int()
 	j.reason, j.deathSeq, j.deathNs = d.str(), d.uint(), d.int()
@@ -336,7 +337,7 @@ func (l *loader) job(uid UID, d *decoder) error {
 		return err
 	}
 	c := l.c
-	if c.jobs[j.key] != nil || c.sets[j.key] != nil || checkKey(j.key) != nil || tasks == 0 && c.format < FormatKinds {
+	if c.Job(j.key) != nil || c.sets[j.key] != nil || checkKey(j.key) != nil || tasks == 0 && c.format < FormatKinds {
 		return fmt.Errorf("an odd job %v", j.key)
 	}
 	c.grow(j, uint32(tasks))
@@ -345,7 +346,7 @@ func (l *loader) job(uid UID, d *decoder) error {
 			l.setState(t, stateDead)
 		}
 	}
-	c.jobs[j.key] = j
+	c.jobs.add(j)
 	c.jobsByUID[uid] = j
 	if l.jobs = append(l.jobs, j); j.saving != nil && j.deathSeq == 0 {
 		c.addSaver(j)

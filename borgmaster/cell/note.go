@@ -94,7 +94,7 @@ func (c *Cell) checkSetTaskNote(o *borgpb.SetTaskNote) (commit, *borgpb.Refusal)
 }
 
 func (c *Cell) task(id TaskID) *Task {
-	if j := c.jobs[id.Job]; j != nil {
+	if j := c.Job(id.Job); j != nil {
 		return j.Task(id.Index)
 	}
 	return nil
@@ -124,7 +124,7 @@ func (c *Cell) checkTaskPermission(op *borgpb.Op) *borgpb.Refusal {
 		return c.checkChild(id.Job, o.SubmitJob)
 	case *borgpb.Op_KillJob:
 		key := JobKey{o.KillJob.User, o.KillJob.Name}
-		if j := c.jobs[key]; j == nil || j.latest().Proto.Parent != id.Job.String() || !c.maySubmitChildren(id.Job) {
+		if j := c.Job(key); j == nil || j.latest().Proto.Parent != id.Job.String() || !c.maySubmitChildren(id.Job) {
 			return refused("task %s may end the children of its own job alone, if its job has submit_children", id)
 		}
 		return nil
@@ -150,7 +150,7 @@ func (c *Cell) checkTaskFile(id TaskID, user string) *borgpb.Refusal {
 }
 
 func (c *Cell) maySubmitChildren(parent JobKey) bool {
-	j := c.jobs[parent]
+	j := c.Job(parent)
 	return j != nil && j.latest().Proto.SubmitChildren
 }
 

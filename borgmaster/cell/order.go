@@ -68,17 +68,6 @@ func runOf[K orderKey[K], V keyed[K]](all []V) run[K, V] {
 	return r
 }
 
-// ordered puts objects, which may come in any order, into theirs.
-func ordered[K orderKey[K], V keyed[K]](all iter.Seq[V]) (o order[K, V]) {
-	sorted := slices.SortedFunc(all, func(a, b V) int { return a.orderKey().Compare(b.orderKey()) })
-	o.count = len(sorted)
-	// Room for some more in each.
-	for part := range slices.Chunk(sorted, maxRun/2) {
-		o.runs = append(o.runs, runOf[K](part))
-	}
-	return o
-}
-
 // find tells where a key is, or would be put: in which run, and where in it. Behind all
 // objects that is the end of the last run.
 func (o *order[K, V]) find(key K) (in, at int, found bool) {
@@ -95,6 +84,14 @@ func (o *order[K, V]) find(key K) (in, at int, found bool) {
 	}
 	at, found = sort.Find(len(o.runs[in].all), func(i int) int { return -o.runs[in].compare(i, head, key) })
 	return in, at, found
+}
+
+// get is the object of a key; nil: there is none.
+func (o *order[K, V]) get(key K) (v V) {
+	if in, at, found := o.find(key); found {
+		v = o.runs[in].all[at]
+	}
+	return v
 }
 
 // add puts in an object whose key is not there.

@@ -25,11 +25,11 @@ func TestKeyHeads(t *testing.T) {
 	}
 }
 
-// An order is what one sorted list would be, whatever comes and goes.
-func TestOrderIsOneSortedList(t *testing.T) {
+// The jobs are what one sorted list would be, whatever comes and goes.
+func TestJobsAreOneSortedList(t *testing.T) {
 	for seed := range uint64(4) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		var o order[JobKey, *Job]
+		var o jobs
 		have := map[JobKey]*Job{}
 		check := func() {
 			t.Helper()
@@ -41,14 +41,13 @@ func TestOrderIsOneSortedList(t *testing.T) {
 				}
 			}, func(a, b *Job) int { return a.key.Compare(b.key) })
 			if got := slices.Collect(o.each()); !slices.Equal(got, want) || o.len() != len(want) || !o.wellFormed() {
-				t.Fatalf("seed %d: %d jobs in %d runs are not the %d that there are, in order", seed, len(got), len(o.runs), len(want))
-			}
-			anew := ordered[JobKey](slices.Values(want))
-			if got := slices.Collect(anew.each()); !slices.Equal(got, want) || !anew.wellFormed() {
-				t.Fatalf("seed %d: ordered anew, %d jobs are not the %d that there are", seed, len(got), len(want))
+				t.Fatalf("seed %d: %d jobs are not the %d that there are, in order", seed, len(got), len(want))
 			}
 			for range 20 {
-				key := JobKey{fmt.Sprint("user-", r.IntN(12)), fmt.Sprint("job-", r.IntN(2_000))}
+				key := JobKey{fmt.Sprint("user-", r.IntN(5)), fmt.Sprint("job-", r.IntN(2_000))}
+				if got := o.of(key); got != have[key] {
+					t.Fatalf("seed %d: %v is %v, not %v", seed, key, got, have[key])
+				}
 				at, found := slices.BinarySearchFunc(want, key, func(j *Job, k JobKey) int { return j.key.Compare(k) })
 				if got := slices.Collect(o.from(key)); !slices.Equal(got, want[at:]) {
 					t.Fatalf("seed %d: from %v on there are %d jobs, not %d", seed, key, len(got), len(want[at:]))
@@ -64,7 +63,7 @@ func TestOrderIsOneSortedList(t *testing.T) {
 		check()
 		for phase, coming := range []int{10, 8, 2, 9, 0} {
 			for n := 0; n < 6_000 && (n < 3_000 || coming > 0 || len(have) > 0); n++ {
-				key := JobKey{fmt.Sprint("user-", r.IntN(10)), fmt.Sprint("job-", r.IntN(2_000))}
+				key := JobKey{fmt.Sprint("user-", r.IntN(3)), fmt.Sprint("job-", r.IntN(2_000))}
 				if r.IntN(10) < coming {
 					if have[key] == nil {
 						have[key] = &Job{key: key}
@@ -82,12 +81,14 @@ func TestOrderIsOneSortedList(t *testing.T) {
 				}
 			}
 			check()
-			if phase == 0 && len(o.runs) < 3 {
-				t.Fatalf("seed %d: all %d jobs lie in %d runs, nothing was split", seed, len(have), len(o.runs))
+			for u := range o.users.each() {
+				if phase == 0 && len(u.list.runs) < 3 {
+					t.Fatalf("seed %d: all %d jobs of %s lie in %d runs, nothing was split", seed, u.list.len(), u.user, len(u.list.runs))
+				}
 			}
 		}
-		if len(o.runs) != 0 {
-			t.Fatalf("seed %d: %d runs without jobs are left", seed, len(o.runs))
+		if len(o.byUser) != 0 || len(o.users.runs) != 0 {
+			t.Fatalf("seed %d: %d users without jobs are left, in %d runs", seed, len(o.byUser), len(o.users.runs))
 		}
 	}
 }

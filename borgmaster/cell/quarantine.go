@@ -220,7 +220,7 @@ func (c *Cell) checkReleaseTask(o *borgpb.ReleaseTask) (commit, *borgpb.Refusal)
 	if r := checkKey(id.Job); r != nil {
 		return nil, r
 	}
-	j := c.jobs[id.Job]
+	j := c.Job(id.Job)
 	if j == nil {
 		return nil, notFound(id.Job.String(), "there is no such job")
 	}
@@ -278,7 +278,7 @@ func (c *Cell) checkQuarantined() error {
 			}
 		}
 	}
-	for j := range c.jobList.each() {
+	for j := range c.jobs.each() {
 		if !slices.Equal(j.chargedKept, charged[j]) {
 			return fmt.Errorf("job %v is charged %v for what is in quarantine, and should be %v", j.key, j.chargedKept, charged[j])
 		}

@@ -57,7 +57,7 @@ func (c *Cell) FreeFor(j *Job) (sum Resources) {
 
 // EnabledDemand is what jobs that were enabled still wait for: it will be taken.
 func (c *Cell) EnabledDemand() (sum Resources) {
-	for j := range c.jobList.each() {
+	for j := range c.jobs.each() {
 		if j.enabled && j.pending > 0 && j.deathSeq == 0 {
 			sum = sum.Add(j.Demand())
 		}

@@ -404,7 +404,7 @@ func (c *Cell) Records() iter.Seq2[[]byte, []byte] {
 // objects yields everything that may have a record, in the order of the keys.
 func (c *Cell) objects() iter.Seq[record] {
 	return func(yield func(record) bool) {
-		jobs := slices.SortedFunc(c.jobList.each(), func(a, b *Job) int { return a.uid.Compare(b.uid) })
+		jobs := slices.SortedFunc(c.jobs.each(), func(a, b *Job) int { return a.uid.Compare(b.uid) })
 		sets := slices.SortedFunc(slices.Values(c.setList), func(a, b *AllocSet) int { return a.uid.Compare(b.uid) })
 		ok := yield(&c.head)
 		all := func(seq iter.Seq[record]) {

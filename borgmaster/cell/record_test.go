@@ -43,9 +43,9 @@ func richCell(t testing.TB, ops int) *Cell {
 // anew by Load and verified by Check. Every other field of a record must be in
 // its encoding.
 var derivedFields = map[string][]string{
-	"Cell": {"restored", "outage", "jobs", "jobsByUID", "jobList", "sets", "setList", "setsByU", "machines", "machineList", "links",
+	"Cell": {"restored", "outage", "jobs", "jobsByUID", "sets", "setList", "setsByU", "machines", "machineList", "links",
 		"records", "readings", "build", "diverged", "liveTasks", "leaveDueNs", "setsBehind", "drains", "drainDueNs", "updateDues", "holders", "daemons", "crons", "now", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
-		"requests.byID", "requests.queue", "requests.most", "users.byName", "users.list", "users.admins", "tokens.byHash", "tokens.list",
+		"requests.byID", "requests.queue", "requests.room", "requests.most", "users.byName", "users.list", "users.admins", "tokens.byHash", "tokens.list",
 		// The key in use has a record of its own.
 		"secrets.byKey", "secrets.list", "secrets.bytes", "secrets.keyID", "bans.list", "bans.dueWallNs",
 		"quotas.byKey", "quotas.list", "quotas.policy", "quotas.used", "quotas.capacity", "taskBounds.byUser", "taskBounds.list",
@@ -60,7 +60,7 @@ var derivedFields = map[string][]string{
 	"AllocSet": {"spec", "need", "allocs", "counts", "domains", "limits", "gone", "behind"},
 	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts
 	"Job": {"specs", "waiting", "pending", "running", "dead", "finished", "started", "stopping", "update", "domains",
-		"settled", "touched", "lastEdge", "changedAt", "gone", "leaveDueNs", "updateDueNs", "charged", "chargedKept", "daemon", "cron", "ended"},
+		"settled", "touched", "lastEdge", "changedAt", "gone", "leaveDueNs", "updateDueNs", "charged", "chargedKept", "daemon", "cron", "ended", "own"},
 	"Volume":      {"of", "name", "machine", "gone", "dueNs"},
 	"Spec":        {"uses", "gone", "unpaid"},
 	"Task":        {"job", "past", "cur.stop"},

@@ -32,6 +32,9 @@ type request struct {
 	gone    bool
 }
 
+// requestsTogether is how many requests lie side by side in memory, as one object.
+const requestsTogether = 32
+
 // requests remembers ids for 15 minutes of wall time or 1,000,000 ids. What may
 // have been forgotten is told from what is new by the client's clock: an id
 // made at or before forgottenWallNs, or more than 15 minutes ago, is too old to
@@ -39,7 +42,9 @@ type request struct {
 type requests struct {
 	byID map[string]*request
 	// Oldest first.
-	queue           []*request
+	queue []*request
+	// Room for the next ones, which were made together and are forgotten together.
+	room            []request
 	nextSeq         uint64
 	forgottenWallNs int64
 	// maxRequests, but for tests.
@@ -114,14 +119,19 @@ func (c *Cell) remember(op *borgpb.Op, res *borgpb.Result) {
 		// Another user's.
 		return
 	}
-	r := &request{
+	if len(q.room) == 0 {
+		q.room = make([]request, requestsTogether)
+	}
+	r := &q.room[0]
+	q.room = q.room[1:]
+	*r = request{
 		asked: c.format >= formatRefusalsKept,
 		// A clock that is too far ahead is refused, and must not keep the memory of it for longer.
 		seq: q.nextSeq, id: op.RequestId, madeWallNs: min(op.RequestWallNs, c.clock.wallNs+requestMemoryNs), doneWallNs: c.clock.wallNs,
 		index: res.Index, version: res.Version, refusal: res.Refusal,
 	}
 	if r.asked {
-		r.user = op.Principal.GetUser()
+		r.user = c.jobs.sameUser(op.Principal.GetUser())
 	}
 	r.uid, _ = parseUID(res.Uid)
 	if res.UpdateUid != "" {

@@ -102,7 +102,7 @@ func (c *Cell) Restore(epoch uint64) error {
 		m.unheard, m.unknown = true, 0
 		c.dirty(m)
 	}
-	for j := range c.jobList.each() {
+	for j := range c.jobs.each() {
 		if !mutant.Planted(mutant.FloorNotRaised) {
 			j.attemptFloor = max(j.attemptFloor, c.floor())
 		}
@@ -158,7 +158,7 @@ func (c *Cell) endHold(why string) {
 			c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_HEARD))
 		}
 	}
-	for j := range c.jobList.each() {
+	for j := range c.jobs.each() {
 		if j.update != nil && j.update.Rolling() {
 			if j.update.policy.deadlineNs > 0 {
 				// It stood still with the cell.

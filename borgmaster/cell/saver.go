@@ -348,7 +348,7 @@ func (c *Cell) endSavers(m *Machine, reason string) {
 // checkSavers checks which jobs are savers.
 func (c *Cell) checkSavers() error {
 	n := 0
-	for j := range c.jobList.each() {
+	for j := range c.jobs.each() {
 		v := j.saving
 		if v == nil {
 			continue

@@ -188,7 +188,7 @@ func (c *Cell) checkDeleteSecret(o *borgpb.DeleteSecret) (commit, *borgpb.Refusa
 // needsSecret is a live job of the user with a spec that names the secret; nil:
 // there is none.
 func (c *Cell) needsSecret(user, name string) *Job {
-	for j := range c.jobList.from(JobKey{User: user}) {
+	for j := range c.jobs.from(JobKey{User: user}) {
 		if j.key.User != user {
 			break
 		}

@@ -47,7 +47,7 @@ func (c *Cell) submit(key JobKey, spec *Spec, labels, annotations map[string]str
 		settled: take(take(stateNone, edgeSubmit, stateAsked), edgeAccept, statePending),
 	}
 	spec.job, spec.Version = j, 1
-	j.specs = []*Spec{spec}
+	j.specs = append(j.own.specs[:0], spec)
 	c.addJob(j)
 	c.stand(j)
 	if !stands(spec.Proto.Kind) {
@@ -108,7 +108,7 @@ func (c *Cell) checkLinks(s, was *borgpb.JobSpec) *borgpb.Refusal {
 	}
 	for _, name := range s.StartAfter {
 		k, _ := ParseJobKey(name)
-		j := c.jobs[k]
+		j := c.Job(k)
 		if j == nil {
 			return refuse(borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND, "", "spec.start_after", "there is no job %s", k)
 		}
@@ -118,7 +118,7 @@ func (c *Cell) checkLinks(s, was *borgpb.JobSpec) *borgpb.Refusal {
 	}
 	if s.Parent != "" {
 		k, _ := ParseJobKey(s.Parent)
-		j := c.jobs[k]
+		j := c.Job(k)
 		if j == nil || j.deathSeq != 0 {
 			return refuse(borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND, "", "spec.parent", "there is no live job %s", k)
 		}
@@ -158,7 +158,7 @@ func checkKey(key JobKey) *borgpb.Refusal {
 // checkFree tells whether the key can be taken: jobs and alloc sets share one
 // name space, and only what is dead gives way.
 func (c *Cell) checkFree(key JobKey) *borgpb.Refusal {
-	if c.stateOfKey(key) == stateNone || c.stateOfKey(key) == stateDead {
+	if s := c.stateOfKey(key); s == stateNone || s == stateDead {
 		return nil
 	}
 	what := "a job"
@@ -169,7 +169,7 @@ func (c *Cell) checkFree(key JobKey) *borgpb.Refusal {
 }
 
 func (c *Cell) stateOfKey(key JobKey) state {
-	if j := c.jobs[key]; j != nil {
+	if j := c.Job(key); j != nil {
 		return j.state()
 	}
 	if s := c.sets[key]; s != nil {
@@ -179,17 +179,21 @@ func (c *Cell) stateOfKey(key JobKey) state {
 }
 
 func (c *Cell) addJob(j *Job) {
-	c.jobs[j.key] = j
 	c.jobsByUID[j.uid] = j
-	c.jobList.add(j)
+	c.jobs.add(j)
 	c.links.add(j)
 }
 
 // grow adds pending tasks up to n.
 func (c *Cell) grow(j *Job, n uint32) {
 	first := uint32(len(j.rows))
-	chunk := make([]Task, n-first)
-	j.rows = slices.Grow(j.rows, len(chunk))
+	chunk := j.own.task[:]
+	if n == 1 && j.rows == nil {
+		j.rows, j.waiting = j.own.rows[:0], j.own.waiting[:0]
+	} else {
+		chunk = make([]Task, n-first)
+		j.rows = slices.Grow(j.rows, len(chunk))
+	}
 	for i := range chunk {
 		t := &chunk[i]
 		t.job, t.index, t.state = j, first+uint32(i), statePending
@@ -217,7 +221,7 @@ func (c *Cell) checkLive(key JobKey, expectVersion uint64) (*Job, *borgpb.Refusa
 	if r := checkKey(key); r != nil {
 		return nil, r
 	}
-	j := c.jobs[key]
+	j := c.Job(key)
 	if j == nil {
 		return nil, notFound(key.String(), "there is no such job")
 	}

@@ -31,7 +31,7 @@ func (s *script) judge() *borgpb.Op {
 	user, name := s.key()
 	o := &borgpb.JudgeGate{User: user, Name: name, UpdateUid: s.arg("update", ""), Words: s.arg("words", ""),
 		Verdict: borgpb.GateVerdict(borgpb.GateVerdict_value["GATE_VERDICT_"+strings.ToUpper(s.first(1))])}
-	if j := s.c.jobs[JobKey{user, name}]; j != nil && j.update != nil && o.UpdateUid == "" {
+	if j := s.c.Job(JobKey{user, name}); j != nil && j.update != nil && o.UpdateUid == "" {
 		o.UpdateUid = j.update.uid.String()
 	}
 	return &borgpb.Op{Op: &borgpb.Op_JudgeGate{JudgeGate: o}}

@@ -238,7 +238,7 @@ func (s *script) op() *borgpb.Op {
 	case "assign":
 		a := &borgpb.Assign{Assignments: []*borgpb.Assignment{s.assignment()}}
 		for _, name := range s.list("enable") {
-			a.Enable = append(a.Enable, s.c.jobs[mustKey(name)].uid.String())
+			a.Enable = append(a.Enable, s.c.Job(mustKey(name)).uid.String())
 		}
 		return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: a}}
 	case "batch":
@@ -684,7 +684,7 @@ func (s *script) show() string {
 	switch s.first(0) {
 	case "asks":
 		r := new(borgpb.Resources)
-		if j := s.c.jobs[mustKey(s.first(1))]; j != nil {
+		if j := s.c.Job(mustKey(s.first(1))); j != nil {
 			// What is placed is what its spec says.
 			if r = j.Spec().Task.Resources; !FromProto(r).Equal(j.Need(0).Resources) {
 				s.t.Errorf("%s: its spec asks for %v, and its task for %v", s.first(1), r, j.Need(0).Resources)
@@ -694,7 +694,7 @@ func (s *script) show() string {
 		}
 		fmt.Fprintf(&b, "cpu %d mem %d devices %v shares %v\n", r.CpuMilli, r.MemBytes, r.Devices, r.DeviceMilli)
 	case "job":
-		j := s.c.JobProto(s.c.jobs[mustKey(s.first(1))])
+		j := s.c.JobProto(s.c.Job(mustKey(s.first(1))))
 		st := j.Status
 		fmt.Fprintf(&b, "%s version %d: pending %d running %d (started %d) dead %d (finished %d) stopping %d", word(st.State),
 			j.Meta.Version, st.Pending, st.Running, st.Started, st.Dead, st.Finished, st.Stopping)
@@ -705,7 +705,7 @@ func (s *script) show() string {
 	case "allocset":
 		s.showSet(&b, s.c.sets[mustKey(s.first(1))])
 	case "tasks":
-		j := s.c.jobs[mustKey(s.first(1))]
+		j := s.c.Job(mustKey(s.first(1)))
 		for i := range j.Tasks() {
 			s.showTask(&b, j, i)
 		}
@@ -737,7 +737,7 @@ func (s *script) show() string {
 			b.WriteString("\n")
 		}
 	case "cron":
-		st := s.c.JobProto(s.c.jobs[mustKey(s.first(1))]).Status.Cron
+		st := s.c.JobProto(s.c.Job(mustKey(s.first(1)))).Status.Cron
 		fmt.Fprintf(&b, "suspended %v, last slot %d, since %d s, live %d\n", st.Suspended, st.LastSlotWallNs/minute, st.SinceWallNs/second, st.Live)
 		for _, r := range st.Runs {
 			fmt.Fprintf(&b, "  %d %s %q by hand %v, %d slots (%s)\n", r.SlotWallNs/minute,
@@ -752,14 +752,14 @@ func (s *script) show() string {
 	case "volumes":
 		s.showVolumes(&b)
 	case "seats":
-		j := s.c.jobs[mustKey(s.first(1))]
+		j := s.c.Job(mustKey(s.first(1)))
 		for i := range j.Tasks() {
 			fmt.Fprintf(&b, "%d %s of %q\n", i, word(j.rows[i].State()), s.c.TaskProto(j, i, false).Status.Seat)
 		}
 	case "drain":
 		s.showDrain(&b, s.c.MachineProto(s.c.Machine(s.first(1))).Status.Drain)
 	case "update":
-		u := s.c.UpdateProto(s.c.jobs[mustKey(s.first(1))])
+		u := s.c.UpdateProto(s.c.Job(mustKey(s.first(1))))
 		st := u.Status
 		fmt.Fprintf(&b, "%s version %d to %d: in place %d restarted %d rescheduled %d skipped %d remaining %d",
 			strings.ToLower(strings.TrimPrefix(st.State.String(), "UPDATE_STATE_")), u.Spec.FromVersion, u.Spec.ToVersion,

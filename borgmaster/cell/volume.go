@@ -437,7 +437,7 @@ func (c *Cell) volumeEvent(v *Volume, kind borgpb.EventKind, why string) Event {
 		Reason: clip(why, maxReasonBytes)}
 	if s := c.sets[v.of.Job]; s != nil {
 		e.UID = s.uid
-	} else if j := c.jobs[v.of.Job]; j != nil {
+	} else if j := c.Job(v.of.Job); j != nil {
 		e.UID = j.uid
 	}
 	return e
