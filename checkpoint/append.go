@@ -23,7 +23,6 @@ func (s *Store) Append(groups [][]*raftpb.Entry, hard *raftpb.HardState, sync bo
 		s.mu.Lock()
 		last := s.log.last()
 		s.mu.Unlock()
-		var buf []byte
 		for _, entries := range groups {
 			if len(entries) == 0 {
 				continue
@@ -34,8 +33,7 @@ func (s *Store) Append(groups [][]*raftpb.Entry, hard *raftpb.HardState, sync bo
 				}
 			}
 			for _, e := range entries {
-				buf = appendEntry(buf, e)
-				if err := b.Set(logKey(e.GetIndex()), buf, nil); err != nil {
+				if err := putEntry(b, e); err != nil {
 					return err
 				}
 			}

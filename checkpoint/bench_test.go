@@ -66,3 +66,30 @@ func BenchmarkAppend(b *testing.B) {
 		b.Fatal(err)
 	}
 }
+
+// BenchmarkFlush writes as many changed records as gather between two flushes while
+// jobs are submitted in a rush, on the real disk.
+func BenchmarkFlush(b *testing.B) {
+	dir := b.TempDir()
+	if err := Create(Config{Dir: dir}, testIdentity(), startHeader()); err != nil {
+		b.Fatal(err)
+	}
+	s, err := Open(Config{Dir: dir}, testIdentity())
+	if err != nil {
+		b.Fatal(err)
+	}
+	records := manyRecords(1_500, 300)
+	b.ReportAllocs()
+	for b.Loop() {
+		f := s.NewFlush()
+		for _, r := range records {
+			f.Put([]byte(r.key), []byte(r.value))
+		}
+		if err := f.Commit(s.Header()); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		b.Fatal(err)
+	}
+}

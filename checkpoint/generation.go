@@ -85,7 +85,11 @@ func openGeneration(cfg *Config, name string, readOnly bool) (*generation, error
 // the next of its own moments, so it is told to long before.
 func (g *generation) commit(b *pebble.Batch, opts *pebble.WriteOptions) error {
 	n := b.Len()
-	if err := b.Commit(opts); err != nil || g.repeatable == nil {
+	if err := b.Commit(opts); err != nil {
+		return err
+	}
+	// Only a batch that is closed lends its room to the next one.
+	if err := b.Close(); err != nil || g.repeatable == nil {
 		return err
 	}
 	if g.unflushedBytes += n; g.unflushedBytes < repeatableFlushBytes || !g.repeatable() {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/cockroachdb/pebble/v2"
 	"go.etcd.io/raft/v3/raftpb"
 )
 
@@ -34,11 +35,16 @@ func recordKey(buf, key []byte) []byte {
 	return append(append(buf[:0], recordSpace), key...)
 }
 
-// appendEntry encodes what of an entry is not in its key.
-func appendEntry(buf []byte, e *raftpb.Entry) []byte {
-	buf = append(buf[:0], byte(e.GetType()))
-	buf = binary.AppendUvarint(buf, e.GetTerm())
-	return append(buf, e.GetData()...)
+// putEntry encodes what of an entry is not in its key, into the batch itself: data may
+// be large.
+func putEntry(b *pebble.Batch, e *raftpb.Entry) error {
+	var room [1 + binary.MaxVarintLen64]byte
+	head := binary.AppendUvarint(append(room[:0], byte(e.GetType())), e.GetTerm())
+	key, data := logKey(e.GetIndex()), e.GetData()
+	set := b.SetDeferred(len(key), len(head)+len(data))
+	copy(set.Key, key)
+	copy(set.Value[copy(set.Value, head):], data)
+	return set.Finish()
 }
 
 // decodeEntry copies what it keeps of value.

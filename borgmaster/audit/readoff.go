@@ -48,18 +48,18 @@ func kindsOf(op protoreflect.MessageDescriptor) map[protowire.Number]kindOfOp {
 
 func verbOf(field protoreflect.Name) string { return strings.ReplaceAll(string(field), "_", "-") }
 
-func objectOf(user, name string) string {
-	if user == "" || name == "" {
-		return user + name
+func objectOf[T ~string | ~[]byte](user, name T) string {
+	if len(user) == 0 || len(name) == 0 {
+		return string(user) + string(name)
 	}
-	return user + "/" + name
+	return string(user) + "/" + string(name)
 }
 
 // readOff is Asked of an op that the cell could read, and how much content of a small
 // file is in it. As in any message, what comes later holds.
 func readOff(op []byte) (r *borgpb.AuditRecord, contentBytes int) {
 	r = new(borgpb.AuditRecord)
-	var task, who, user, name string
+	var task, who, user, name []byte
 	var of protowire.Number
 	fields(op, func(field protowire.Number, value []byte) {
 		switch field {
@@ -75,9 +75,9 @@ func readOff(op []byte) (r *borgpb.AuditRecord, contentBytes int) {
 			fields(value, func(field protowire.Number, value []byte) {
 				switch field {
 				case principalUserField:
-					who = string(value)
+					who = value
 				case principalTaskField:
-					task = string(value)
+					task = value
 				}
 			})
 			if role, ok := varint(value, principalRoleField); ok {
@@ -89,23 +89,23 @@ func readOff(op []byte) (r *borgpb.AuditRecord, contentBytes int) {
 			return
 		}
 		if field != of {
-			of, user, name, contentBytes = field, "", "", 0
+			of, user, name, contentBytes = field, nil, nil, 0
 		}
 		r.Verb = k.verb
 		fields(value, func(field protowire.Number, value []byte) {
 			switch field {
 			case k.user:
-				user = string(value)
+				user = value
 			case k.name:
-				name = string(value)
+				name = value
 			case k.content:
 				contentBytes = len(value)
 			}
 		})
 	})
-	if r.Who = task; task == "" {
-		r.Who = who
+	if len(task) > 0 {
+		who = task
 	}
-	r.Object = objectOf(user, name)
+	r.Who, r.Object = string(who), objectOf(user, name)
 	return r, contentBytes
 }

@@ -54,8 +54,15 @@ func (e *Event) Object() string {
 }
 
 // Proto converts.
-func (e Event) Proto() *borgpb.Event {
-	p := &borgpb.Event{
+func (e *Event) Proto() *borgpb.Event {
+	p := new(borgpb.Event)
+	e.Put(p)
+	return p
+}
+
+// Put makes a message say this event, whatever it said.
+func (e *Event) Put(p *borgpb.Event) {
+	*p = borgpb.Event{
 		Index: e.Index, N: e.N, WallNs: e.WallNs, Kind: e.Kind, ObjectKind: e.ObjectKind,
 		Object: e.Object(), Attempt: e.Attempt, Machine: e.Machine, From: e.From, To: e.To,
 		Cause: e.Cause, Reason: e.Reason, Exit: e.Exit.Proto(), User: e.User, Version: e.Version,
@@ -63,5 +70,4 @@ func (e Event) Proto() *borgpb.Event {
 	if !e.UID.IsZero() {
 		p.Uid = e.UID.String()
 	}
-	return p
 }

@@ -25,7 +25,14 @@ func (c *Cell) JobProto(j *Job) *borgpb.Job {
 // Alone shows what of a job follows from its own tasks: not what it waits for. The
 // spec is as it was committed, with the number of tasks of then.
 func (j *Job) Alone() *borgpb.Job {
-	st := &borgpb.JobStatus{
+	st := new(borgpb.JobStatus)
+	j.PutStatus(st)
+	return &borgpb.Job{Meta: j.meta(j.version), Spec: j.Spec(), Status: st}
+}
+
+// PutStatus makes a status that of Alone, whatever it was.
+func (j *Job) PutStatus(st *borgpb.JobStatus) {
+	*st = borgpb.JobStatus{
 		State: j.State(), Reason: j.reason, Pending: j.pending, Running: j.running, Dead: j.dead,
 		Finished: j.finished, SubmittedWallNs: j.submittedWallNs, ChangedWallNs: j.changedWallNs,
 		Stopping: j.stopping, Started: j.started, Down: j.Down(), Cron: j.cronProto(), CronSlotWallNs: j.slotNs,
@@ -33,7 +40,6 @@ func (j *Job) Alone() *borgpb.Job {
 	if j.update.Rolling() {
 		st.UpdateUid = j.update.uid.String()
 	}
-	return &borgpb.Job{Meta: j.meta(j.version), Spec: j.Spec(), Status: st}
 }
 
 func (j *Job) meta(version uint64) *borgpb.Meta {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -58,13 +59,14 @@ func (s span) touches(since, until int64) bool {
 	return s.empty() || (since == 0 || s.lastNs >= since) && (until == 0 || s.firstNs < until)
 }
 
-// encode makes the bytes of a block.
-func encode(b *borgpb.JournalBlock, nowNs int64) ([]byte, blockHead, error) {
+// encode makes the bytes of a block, in room if that is enough.
+func encode(room []byte, b *borgpb.JournalBlock, nowNs int64) ([]byte, blockHead, error) {
 	size := proto.Size(b)
 	if size > maxBlockBytes {
 		return nil, blockHead{}, fmt.Errorf("a block of %d bytes is too large", size)
 	}
-	data, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, headBytes, headBytes+size), b)
+	room = slices.Grow(room[:0], headBytes+size)[:headBytes]
+	data, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(room, b)
 	if err != nil {
 		return nil, blockHead{}, fmt.Errorf("encode a block of events: %w", err)
 	}

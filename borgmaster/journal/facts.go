@@ -5,10 +5,50 @@ import (
 	"borg/proto/borgpb"
 )
 
-// FactsOfJob is what other tools need to know of a job.
-func FactsOfJob(c *cell.Cell, j *cell.Job) *borgpb.ObjectFacts {
-	spec := j.Spec()
-	f := &borgpb.ObjectFacts{
+// maker makes the messages of a block. They are good until it makes others again: a
+// busy cell has thousands in a second.
+type maker struct {
+	entries slab[borgpb.JournalEntry]
+	events  slab[borgpb.Event]
+	facts   slab[borgpb.ObjectFacts]
+	needs   slab[borgpb.NeedFacts]
+	amounts slab[borgpb.Resources]
+	objects Objects
+}
+
+// again takes all back.
+func (m *maker) again() {
+	m.entries.again()
+	m.events.again()
+	m.facts.again()
+	m.needs.again()
+	m.amounts.again()
+}
+
+// slab is room for messages of a kind, all of which are taken back at once.
+type slab[T any] struct{ room []T }
+
+// maxSlab is how many have room from one block to the next.
+const maxSlab = 1024
+
+// next is room for one more, zero.
+func (s *slab[T]) next() *T {
+	if len(s.room) == cap(s.room) {
+		s.room = make([]T, 0, min(max(2*cap(s.room), 16), maxSlab))
+	}
+	s.room = s.room[:len(s.room)+1]
+	return &s.room[len(s.room)-1]
+}
+
+func (s *slab[T]) again() {
+	clear(s.room)
+	s.room = s.room[:0]
+}
+
+// ofJob is what other tools need to know of a job.
+func (m *maker) ofJob(c *cell.Cell, j *cell.Job) *borgpb.ObjectFacts {
+	spec, f := j.Spec(), m.facts.next()
+	*f = borgpb.ObjectFacts{
 		Index: c.Index(), Kind: borgpb.ObjectKind_OBJECT_KIND_JOB, Name: j.Key().String(), Uid: j.UID().String(), State: j.State(), Size: j.NumTasks(), Priority: j.Priority(),
 		JobKind: j.Kind(), Queued: spec.GetBatchQueue(), MaxPerMachine: spec.GetMaxPerMachine(), MaxPerRack: spec.GetMaxPerRack(),
 	}
@@ -35,7 +75,7 @@ func FactsOfJob(c *cell.Cell, j *cell.Job) *borgpb.ObjectFacts {
 	for first := uint32(0); first < f.Size; {
 		need := j.Need(first)
 		last := min(need.Last, f.Size-1)
-		f.Needs = append(f.Needs, needFacts(first, last, need))
+		f.Needs = append(f.Needs, m.need(first, last, need))
 		if last < first {
 			break
 		}
@@ -44,32 +84,38 @@ func FactsOfJob(c *cell.Cell, j *cell.Job) *borgpb.ObjectFacts {
 	return f
 }
 
-// FactsOfSet is what other tools need to know of an alloc set.
-func FactsOfSet(c *cell.Cell, s *cell.AllocSet) *borgpb.ObjectFacts {
-	f := &borgpb.ObjectFacts{
+// ofSet is what other tools need to know of an alloc set.
+func (m *maker) ofSet(c *cell.Cell, s *cell.AllocSet) *borgpb.ObjectFacts {
+	f := m.facts.next()
+	*f = borgpb.ObjectFacts{
 		Index: c.Index(), Kind: borgpb.ObjectKind_OBJECT_KIND_ALLOC_SET, Name: s.Key().String(), Uid: s.UID().String(), State: s.State(), Size: s.NumAllocs(), Priority: s.Priority(),
 		MaxPerMachine: s.Spec().GetMaxPerMachine(), MaxPerRack: s.Spec().GetMaxPerRack(),
 	}
 	if f.Size > 0 {
-		f.Needs = []*borgpb.NeedFacts{needFacts(0, f.Size-1, s.Need())}
+		f.Needs = []*borgpb.NeedFacts{m.need(0, f.Size-1, s.Need())}
 	}
 	return f
 }
 
-// FactsOfMachine is what other tools need to know of a machine.
-func FactsOfMachine(c *cell.Cell, m *cell.Machine) *borgpb.ObjectFacts {
-	f := &borgpb.ObjectFacts{Index: c.Index(), Kind: borgpb.ObjectKind_OBJECT_KIND_MACHINE, Name: m.Name(), Capacity: amount(m.Capacity()), Down: !m.Up()}
-	f.Rack, _ = m.Attribute("rack")
-	f.Platform, _ = m.Attribute("platform")
+// ofMachine is what other tools need to know of a machine.
+func (m *maker) ofMachine(c *cell.Cell, of *cell.Machine) *borgpb.ObjectFacts {
+	f := m.facts.next()
+	*f = borgpb.ObjectFacts{Index: c.Index(), Kind: borgpb.ObjectKind_OBJECT_KIND_MACHINE, Name: of.Name(), Capacity: m.amount(of.Capacity()), Down: !of.Up()}
+	f.Rack, _ = of.Attribute("rack")
+	f.Platform, _ = of.Attribute("platform")
 	return f
 }
 
-func needFacts(first, last uint32, n *cell.Need) *borgpb.NeedFacts {
-	return &borgpb.NeedFacts{First: first, Last: last, Resources: amount(n.Resources), Constraints: n.Task.GetConstraints()}
+func (m *maker) need(first, last uint32, n *cell.Need) *borgpb.NeedFacts {
+	f := m.needs.next()
+	f.First, f.Last, f.Resources, f.Constraints = first, last, m.amount(n.Resources), n.Task.GetConstraints()
+	return f
 }
 
-func amount(r cell.Resources) *borgpb.Resources {
-	return &borgpb.Resources{CpuMilli: r.CPUMilli, MemBytes: r.MemBytes, DiskBytes: r.DiskBytes}
+func (m *maker) amount(r cell.Resources) *borgpb.Resources {
+	p := m.amounts.next()
+	p.CpuMilli, p.MemBytes, p.DiskBytes = r.CPUMilli, r.MemBytes, r.DiskBytes
+	return p
 }
 
 // Objects are things of which facts are wanted.
@@ -79,18 +125,19 @@ type Objects struct {
 	Machines []string
 }
 
-// Facts are those of objects that the cell still has.
-func Facts(c *cell.Cell, o Objects) (all []*borgpb.ObjectFacts) {
+// of are the facts of objects that the cell still has.
+func (m *maker) of(c *cell.Cell, o Objects) []*borgpb.ObjectFacts {
+	all := make([]*borgpb.ObjectFacts, 0, len(o.UIDs)+len(o.Machines))
 	for _, uid := range o.UIDs {
 		if j := c.JobByUID(uid); j != nil {
-			all = append(all, FactsOfJob(c, j))
+			all = append(all, m.ofJob(c, j))
 		} else if s := c.AllocSetByUID(uid); s != nil {
-			all = append(all, FactsOfSet(c, s))
+			all = append(all, m.ofSet(c, s))
 		}
 	}
 	for _, name := range o.Machines {
-		if m := c.Machine(name); m != nil {
-			all = append(all, FactsOfMachine(c, m))
+		if of := c.Machine(name); of != nil {
+			all = append(all, m.ofMachine(c, of))
 		}
 	}
 	return all
@@ -114,9 +161,9 @@ func AllObjects(c *cell.Cell) (o Objects) {
 	return o
 }
 
-// Picture is Facts with where the tasks and allocs are.
-func Picture(c *cell.Cell, o Objects) []*borgpb.ObjectFacts {
-	all := Facts(c, o)
+// picture is of with where the tasks and allocs are.
+func (m *maker) picture(c *cell.Cell, o Objects) []*borgpb.ObjectFacts {
+	all := m.of(c, o)
 	for _, f := range all {
 		uid, err := cell.ParseUID(f.Uid)
 		if err != nil {

@@ -31,8 +31,9 @@ const (
 	// comes beyond is not kept, and told as a gap.
 	maxQueued      = 16_384
 	maxQueuedBytes = 64 << 20
-	// Entries in one block.
+	// Entries in one block, and about what they weigh: one more may be in it.
 	maxBlockEntries = 512
+	blockWeight     = 512 << 10
 	// Objects that are looked at between two entries of the log.
 	maxLook = 200
 	// How often what waits is written, and what was written is synced.
@@ -87,6 +88,7 @@ type Journal struct {
 	through    uint64
 	complained time.Time
 	pictured   bool
+	make       maker
 
 	usageMu sync.Mutex
 	// Guarded by usageMu.
@@ -263,7 +265,10 @@ func (j *Journal) Flush(log Viewer) {
 // flushSome writes one block, and says whether more waits. The caller holds writing.
 func (j *Journal) flushSome(log Viewer) bool {
 	j.mu.Lock()
-	n := min(len(j.queue), maxBlockEntries)
+	n := 0
+	for weight := 0; n < min(len(j.queue), maxBlockEntries) && weight < blockWeight; n++ {
+		weight += j.queue[n].weight
+	}
 	batch := j.queue[:n:n]
 	through, gaps := j.seen, j.gaps
 	if n < len(j.queue) {
@@ -293,9 +298,10 @@ func (j *Journal) flushSome(log Viewer) bool {
 		j.lose(gaps, through, errors.New("no picture of the cell could be written"))
 		return more
 	}
-	b := &borgpb.JournalBlock{Gaps: gaps, Entries: entriesOf(batch, log)}
+	b := &borgpb.JournalBlock{Gaps: gaps, Entries: j.make.entriesOf(batch, log)}
 	if len(b.Gaps)+len(b.Entries) > 0 {
 		begun, err := j.store.append(b)
+		j.make.again()
 		if err != nil {
 			j.lose(gaps, through, err)
 			return more
@@ -369,11 +375,13 @@ func (j *Journal) picture(log Viewer) bool {
 		part := Objects{UIDs: all.UIDs[:uids], Machines: all.Machines[:machines]}
 		all.UIDs, all.Machines = all.UIDs[uids:], all.Machines[machines:]
 		b := new(borgpb.JournalBlock)
-		log.View(func(c *cell.Cell) { b.Picture = Picture(c, part) })
+		log.View(func(c *cell.Cell) { b.Picture = j.make.picture(c, part) })
 		if len(b.Picture) == 0 {
 			continue
 		}
-		if _, err := j.store.append(b); err != nil {
+		_, err := j.store.append(b)
+		j.make.again()
+		if err != nil {
 			j.complain(err)
 			return false
 		}
@@ -383,30 +391,32 @@ func (j *Journal) picture(log Viewer) bool {
 }
 
 // entriesOf makes records of entries.
-func entriesOf(batch []applied, log Viewer) (entries []*borgpb.JournalEntry) {
+func (m *maker) entriesOf(batch []applied, log Viewer) (entries []*borgpb.JournalEntry) {
 	for _, a := range batch {
-		e := &borgpb.JournalEntry{Index: a.index, Asked: a.asked}
+		if len(a.events)+len(a.asked) == 0 {
+			continue
+		}
+		e := m.entries.next()
+		e.Index, e.Asked, e.Events = a.index, a.asked, make([]*borgpb.Event, len(a.events))
 		for _, r := range e.Asked {
 			e.WallNs = r.WallNs
 		}
 		for i := range a.events {
-			p := a.events[i].Proto()
-			e.WallNs = p.WallNs
-			e.Events = append(e.Events, p)
+			p := m.events.next()
+			a.events[i].Put(p)
+			e.WallNs, e.Events[i] = p.WallNs, p
 		}
-		if len(e.Events)+len(e.Asked) == 0 {
-			continue
-		}
-		if o := changed(a.events); len(o.UIDs)+len(o.Machines) > 0 {
-			log.View(func(c *cell.Cell) { e.Facts = Facts(c, o) })
+		m.objects = changed(a.events, Objects{m.objects.UIDs[:0], m.objects.Machines[:0]})
+		if len(m.objects.UIDs)+len(m.objects.Machines) > 0 {
+			log.View(func(c *cell.Cell) { e.Facts = m.of(c, m.objects) })
 		}
 		entries = append(entries, e)
 	}
 	return entries
 }
 
-// changed are the objects whose facts may be others after these events.
-func changed(events []cell.Event) (o Objects) {
+// changed adds the objects whose facts may be others after these events.
+func changed(events []cell.Event, o Objects) Objects {
 	for i := range events {
 		ev := &events[i]
 		switch ev.ObjectKind {

@@ -135,6 +135,61 @@ func TestTooMuchIsAGap(t *testing.T) {
 	}
 }
 
+// TestRoomOfTheBlockBefore: nothing of what one block says is in what is made in its room,
+// and no message is made in the room of another one of its block.
+func TestRoomOfTheBlockBefore(t *testing.T) {
+	c := cell.New("test", 1)
+	entry := &borgpb.Entry{CellTimeNs: 1, WallTimeNs: 7}
+	ask := func(op *borgpb.Op) {
+		op.Principal = &borgpb.Principal{User: "ann", Role: borgpb.Role_ROLE_USER}
+		data, err := proto.Marshal(op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		entry.Ops = append(entry.Ops, data)
+	}
+	for i := range 3 * maxSlab / 2 {
+		spec, err := proto.Marshal(&borgpb.JobSpec{Kind: borgpb.JobKind_JOB_KIND_SERVICE, Tasks: uint32(1 + i%3), Priority: 200, MaxPerMachine: uint32(i % 2),
+			Task: &borgpb.TaskSpec{Args: []string{"x"}, Resources: &borgpb.Resources{CpuMilli: int64(i)}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask(&borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: "ann", Name: fmt.Sprint("job-", i), Spec: spec}}})
+		ask(&borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: fmt.Sprint("m", i), Spec: &borgpb.MachineSpec{
+			Addr: fmt.Sprint("m", i, ":1"), Capacity: &borgpb.Resources{CpuMilli: 1000 + int64(i)}, Attributes: map[string]string{"rack": fmt.Sprint("r", i)}}}}})
+	}
+	data, err := proto.Marshal(entry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, events := c.Apply(2, 1, data)
+	jobs, machines := events[:0:0], events[:0:0]
+	for _, e := range events {
+		if e.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_JOB {
+			jobs = append(jobs, e)
+		} else {
+			machines = append(machines, e)
+		}
+	}
+	if len(jobs) < maxSlab || len(machines) < maxSlab {
+		t.Fatalf("%d events of jobs and %d of machines", len(jobs), len(machines))
+	}
+	m := new(maker)
+	for _, events := range [][]cell.Event{machines, jobs, machines} {
+		m.again()
+		batch := []applied{{index: 2, events: events}}
+		got, want := m.entriesOf(batch, noCell{c}), new(maker).entriesOf(batch, noCell{c})
+		if len(got) != 1 || len(got[0].Facts) != len(events) || !proto.Equal(got[0], want[0]) {
+			t.Errorf("an entry with %d events is made otherwise in room that was used: it has %d facts", len(events), len(got[0].Facts))
+		}
+		for i, e := range got[0].Events {
+			if f := got[0].Facts[i]; e.Object != f.Name {
+				t.Fatalf("event %d is of %s, and its facts of %s", i, e.Object, f.Name)
+			}
+		}
+	}
+}
+
 // TestAFullDiskIsAGap: what cannot be written is told as soon as something can.
 func TestAFullDiskIsAGap(t *testing.T) {
 	dir, now := filepath.Join(t.TempDir(), "events"), aDay()

@@ -25,8 +25,10 @@ const (
 	oneDay       = 24 * time.Hour
 	// The index of a file has a mark after so many bytes.
 	markEveryBytes = 64 << 10
-	filePrefix     = "events."
-	indexSuffix    = ".index"
+	// How much room is kept from one block to the next.
+	maxBufBytes = 1 << 20
+	filePrefix  = "events."
+	indexSuffix = ".index"
 )
 
 // store is blocks in files. It may be used by many goroutines.
@@ -43,6 +45,8 @@ type store struct {
 	// The last file, open; nil: it is opened with the next block.
 	open     *os.File
 	unsynced bool
+	// Room for the next block.
+	buf []byte
 	// What was wrong with the last file when it was opened.
 	cutBytes int64
 }
@@ -156,12 +160,15 @@ func (f *file) add(offset, end int64, sp span) {
 // process; it outlives the machine once it is synced. begun says that it is the
 // first one of a file.
 func (s *store) append(b *borgpb.JournalBlock) (begun bool, err error) {
-	data, head, err := encode(b, s.now().UnixNano())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	data, head, err := encode(s.buf, b, s.now().UnixNano())
 	if err != nil {
 		return false, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	if s.buf = data; cap(data) > maxBufBytes {
+		s.buf = nil
+	}
 	if begun, err = s.room(int64(len(data))); err != nil {
 		return false, err
 	}

@@ -212,7 +212,7 @@ func TestFilesGoByAgeAndBytes(t *testing.T) {
 
 // FuzzRead reads anything as a file of a store.
 func FuzzRead(f *testing.F) {
-	data, _, err := encode(blockOf(7, 1, 10), 1)
+	data, _, err := encode(nil, blockOf(7, 1, 10), 1)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -13,8 +13,6 @@ import (
 // group is a job and its tasks, or an alloc set and its allocs, as they were shown
 // last: the cell has no past.
 type group struct {
-	key cell.JobKey
-	uid cell.UID
 	own *object
 	// Tasks or allocs by index.
 	members []*object
@@ -55,8 +53,12 @@ type feeding struct {
 	seen *seen
 	runs []run
 	look cell.Looker
-	// Objects to be used, of a piece; see object.
+	// Room for the jobs that changed, and for what one is shown with.
+	jobs   []cell.ChangedJob
+	status *borgpb.JobStatus
+	// Objects to be used, and how many are made of a piece; 0: each by itself.
 	spare []object
+	piece int
 	// Room for the first changes of runs, of a piece: most have no other.
 	firsts []change
 }
@@ -107,9 +109,11 @@ func (f *feeding) all() {
 // replica in particular.
 func (f *feeding) changed() {
 	all := f.c.Changed()
-	for _, in := range slices.SortedFunc(slices.Values(all.Jobs), func(a, b cell.ChangedJob) int {
+	f.jobs = append(f.jobs, all.Jobs...)
+	slices.SortFunc(f.jobs, func(a, b cell.ChangedJob) int {
 		return compareObjects(a.Job.Key(), b.Job.Key(), a.Job.UID(), b.Job.UID())
-	}) {
+	})
+	for _, in := range f.jobs {
 		if f.job(in.Job) {
 			continue
 		}
@@ -144,16 +148,15 @@ func (f *feeding) job(j *cell.Job) (scanned bool) {
 		return true
 	}
 	if g == nil {
-		g = &group{key: j.Key(), uid: j.UID()}
+		g = new(group)
 		f.seen.jobs[j.UID()] = g
 	}
-	was := g.own
-	p := j.Alone()
+	was, spec := g.own, j.Spec()
 	scanned = was == nil || g.present != j.PresentSpec() || g.stable != j.StableSpec() || len(g.members) != int(j.NumTasks())
 	if was == nil || g.present != j.PresentSpec() || g.shown.Tasks != j.Size() {
-		g.present, g.shown = j.PresentSpec(), p.Spec
-		if p.Spec.Tasks != j.Size() {
-			g.shown = proto.CloneOf(p.Spec)
+		g.present, g.shown = j.PresentSpec(), spec
+		if spec.Tasks != j.Size() {
+			g.shown = proto.CloneOf(spec)
 			g.shown.Tasks = j.Size()
 		}
 	}
@@ -162,12 +165,14 @@ func (f *feeding) job(j *cell.Job) (scanned bool) {
 	if was != nil {
 		oldHead = was.head
 	}
-	now := &object{head: headOf(oldHead, p.Meta, p.Meta.Labels), more: &more{version: p.Meta.Version, spec: g.shown, status: marshal(p.Status)}}
+	j.PutStatus(f.status)
+	is := head{name: j.Key(), uid: j.UID(), labels: j.Labels(), annotations: j.Annotations(), seen: j.Labels()}
+	now := objectOf(headOf(oldHead, is), more{version: j.Version(), spec: g.shown, status: marshal(f.status)})
 	if same(borgpb.ObjectKind_OBJECT_KIND_JOB, was, now) {
 		now = was
 	} else {
 		g.own = now
-		f.note(borgpb.ObjectKind_OBJECT_KIND_JOB, key{uid: g.uid}, was, now)
+		f.note(borgpb.ObjectKind_OBJECT_KIND_JOB, key{uid: j.UID()}, was, now)
 	}
 	// What is never placed is dead when its job is, and not before.
 	dead := j.State() == borgpb.State_STATE_DEAD
@@ -182,11 +187,11 @@ func (f *feeding) job(j *cell.Job) (scanned bool) {
 // tasks looks at all tasks of a job.
 func (f *feeding) tasks(g *group, j *cell.Job) {
 	all := max(len(g.members), int(j.NumTasks()))
-	f.spare = make([]object, 0, min(objectsInPiece, all))
+	f.piece = min(objectsInPiece, all)
 	for index := range all {
 		f.task(g, j, uint32(index))
 	}
-	f.spare = nil
+	f.spare, f.piece = nil, 0
 	g.members = slices.Clip(g.members[:j.NumTasks()])
 }
 
@@ -196,17 +201,17 @@ const objectsInPiece = 32
 
 // object is room for one, that is not kept unless take follows.
 func (f *feeding) object() *object {
-	if f.spare == nil {
+	if f.piece == 0 {
 		return new(object)
 	}
 	if len(f.spare) == cap(f.spare) {
-		f.spare = make([]object, 0, objectsInPiece)
+		f.spare = make([]object, 0, f.piece)
 	}
 	return &f.spare[:len(f.spare)+1][len(f.spare)]
 }
 
 func (f *feeding) take() {
-	if f.spare != nil {
+	if f.piece > 0 {
 		f.spare = f.spare[:len(f.spare)+1]
 	}
 }
@@ -239,7 +244,7 @@ func (f *feeding) task(g *group, j *cell.Job, index uint32) {
 		f.take()
 	}
 	g.members[index] = now
-	f.note(borgpb.ObjectKind_OBJECT_KIND_TASK, key{g.uid, index}, was, now)
+	f.note(borgpb.ObjectKind_OBJECT_KIND_TASK, key{j.UID(), index}, was, now)
 }
 
 // unplaced is what a task is that was never placed.
@@ -271,13 +276,14 @@ func (f *feeding) gone(groups map[cell.UID]*group, g *group, kind, members borgp
 		// It came and went within one entry.
 		return
 	}
-	f.note(kind, key{uid: g.uid}, g.own, nil)
+	uid := g.own.head.uid
+	f.note(kind, key{uid: uid}, g.own, nil)
 	for index, was := range g.members {
 		if was != nil {
-			f.note(members, key{g.uid, uint32(index)}, was, nil)
+			f.note(members, key{uid, uint32(index)}, was, nil)
 		}
 	}
-	delete(groups, g.uid)
+	delete(groups, uid)
 }
 
 func (f *feeding) set(s *cell.AllocSet) {
@@ -287,7 +293,7 @@ func (f *feeding) set(s *cell.AllocSet) {
 		return
 	}
 	if g == nil {
-		g = &group{key: s.Key(), uid: s.UID(), members: make([]*object, s.NumAllocs())}
+		g = &group{members: make([]*object, s.NumAllocs())}
 		f.seen.sets[s.UID()] = g
 	}
 	var oldHead *head
@@ -296,9 +302,10 @@ func (f *feeding) set(s *cell.AllocSet) {
 		oldHead, oldVersion = g.own.head, g.own.more.version
 	}
 	p := f.c.AllocSetProto(s)
-	now := &object{head: headOf(oldHead, p.Meta, p.Meta.Labels), more: &more{version: p.Meta.Version, spec: p.Spec, status: marshal(p.Status)}}
+	is := head{name: s.Key(), uid: s.UID(), labels: p.Meta.Labels, annotations: p.Meta.Annotations, seen: p.Meta.Labels}
+	now := objectOf(headOf(oldHead, is), more{version: p.Meta.Version, spec: p.Spec, status: marshal(p.Status)})
 	if !same(borgpb.ObjectKind_OBJECT_KIND_ALLOC_SET, g.own, now) {
-		f.note(borgpb.ObjectKind_OBJECT_KIND_ALLOC_SET, key{uid: g.uid}, g.own, now)
+		f.note(borgpb.ObjectKind_OBJECT_KIND_ALLOC_SET, key{uid: s.UID()}, g.own, now)
 		g.own = now
 	}
 	f.resizeSet(g, int(s.NumAllocs()))
@@ -316,7 +323,7 @@ func (f *feeding) resizeSet(g *group, n int) {
 	for len(g.members) > n {
 		last := len(g.members) - 1
 		if was := g.members[last]; was != nil {
-			f.note(borgpb.ObjectKind_OBJECT_KIND_ALLOC, key{g.uid, uint32(last)}, was, nil)
+			f.note(borgpb.ObjectKind_OBJECT_KIND_ALLOC, key{g.own.head.uid, uint32(last)}, was, nil)
 		}
 		g.members = g.members[:last]
 	}
@@ -328,10 +335,11 @@ func (f *feeding) alloc(a *cell.Alloc) {
 	if g == nil || a.Gone() {
 		return
 	}
-	was, now := g.members[a.Index()], &object{head: g.own.head, more: &more{version: g.own.more.version, alloc: a.View()}}
+	view := a.View()
+	was, now := g.members[a.Index()], objectOf(g.own.head, more{version: g.own.more.version, alloc: &view})
 	if !same(borgpb.ObjectKind_OBJECT_KIND_ALLOC, was, now) {
 		g.members[a.Index()] = now
-		f.note(borgpb.ObjectKind_OBJECT_KIND_ALLOC, key{g.uid, a.Index()}, was, now)
+		f.note(borgpb.ObjectKind_OBJECT_KIND_ALLOC, key{g.own.head.uid, a.Index()}, was, now)
 	}
 }
 
@@ -349,7 +357,8 @@ func (f *feeding) machine(m *cell.Machine) {
 		oldHead = was.head
 	}
 	p := m.Alone()
-	now := &object{head: headOf(oldHead, p.Meta, m.SelectorLabels()), more: &more{version: p.Meta.Version, status: marshal(p)}}
+	is := head{name: cell.JobKey{Name: m.Name()}, uid: m.UID(), labels: p.Meta.Labels, annotations: p.Meta.Annotations, seen: m.SelectorLabels()}
+	now := objectOf(headOf(oldHead, is), more{version: p.Meta.Version, status: marshal(p)})
 	if !same(borgpb.ObjectKind_OBJECT_KIND_MACHINE, was, now) {
 		f.seen.machines[m.UID()] = now
 		f.note(borgpb.ObjectKind_OBJECT_KIND_MACHINE, key{uid: m.UID()}, was, now)

@@ -44,8 +44,10 @@ type Hub struct {
 	epoch, index uint64
 	seen         *seen
 	look         cell.Looker
-	// Room for what the next entry changes.
-	runs []run
+	// Room for what the next entry changes, and for a status.
+	runs   []run
+	jobs   []cell.ChangedJob
+	status *borgpb.JobStatus
 	// All changes of later indices than floor are held.
 	floor uint64
 	ring  []*batch
@@ -64,7 +66,7 @@ func New(cfg Config) *Hub {
 	cfg.Changes, cfg.Bytes = cmp.Or(cfg.Changes, DefaultChanges), cmp.Or(cfg.Bytes, DefaultBytes)
 	cfg.QueueChanges, cfg.QueueBytes = cmp.Or(cfg.QueueChanges, DefaultQueueChanges), cmp.Or(cfg.QueueBytes, defaultQueueBytes)
 	cfg.MessageChanges = cmp.Or(cfg.MessageChanges, defaultMessageChanges)
-	return &Hub{cfg: cfg, seen: newSeen(), live: map[anchor][]*Watch{}}
+	return &Hub{cfg: cfg, seen: newSeen(), live: map[anchor][]*Watch{}, status: new(borgpb.JobStatus)}
 }
 
 // Index is that of the cell as it was seen last, and Oldest the oldest one from which
@@ -88,7 +90,7 @@ func (h *Hub) Reset(c *cell.Cell) {
 	h.epoch, h.index, h.floor = c.Epoch(), c.Index(), c.Index()
 	h.seen, h.ring, h.held.changes, h.held.bytes = newSeen(), nil, 0, 0
 	h.look = cell.Looker{}
-	f := feeding{c: c, seen: h.seen}
+	f := feeding{c: c, seen: h.seen, status: h.status}
 	f.all()
 	if mutant.Planted(mutant.WatchOverCheckpoint) {
 		return
@@ -100,9 +102,11 @@ func (h *Hub) Reset(c *cell.Cell) {
 
 // Applied takes in what the last Apply of the cell changed. It is called after each.
 func (h *Hub) Applied(c *cell.Cell) {
-	f := feeding{c: c, seen: h.seen, look: h.look, runs: h.runs[:0]}
+	f := feeding{c: c, seen: h.seen, look: h.look, runs: h.runs[:0], jobs: h.jobs[:0], status: h.status}
 	f.changed()
-	h.look, h.runs = f.look, f.runs
+	h.look, h.runs, h.jobs = f.look, f.runs, f.jobs
+	// What is gone is not to be kept by them.
+	clear(f.jobs)
 	h.index = c.Index()
 	if len(f.runs) > 0 {
 		b := newBatch(h.index, c.TimeNs(), slices.Clone(f.runs))
@@ -120,7 +124,7 @@ func (h *Hub) Applied(c *cell.Cell) {
 // Check compares what was seen of a cell with the cell. It looks at all of it.
 func (h *Hub) Check(c *cell.Cell) error {
 	anew := newSeen()
-	f := feeding{c: c, seen: anew}
+	f := feeding{c: c, seen: anew, status: new(borgpb.JobStatus)}
 	f.all()
 	if h.index != c.Index() || len(h.seen.jobs) != len(anew.jobs) || len(h.seen.sets) != len(anew.sets) || len(h.seen.machines) != len(anew.machines) {
 		return fmt.Errorf("what was seen is of index %d, with %d jobs, %d alloc sets and %d machines; the cell of index %d, with %d, %d and %d",
@@ -306,10 +310,10 @@ func (h *Hub) offer(index uint64, r *run) {
 		if o == nil {
 			continue
 		}
-		meta := o.head.meta
-		at(anchor{r.kind, byUser, meta.User, ""})
-		at(anchor{r.kind, byName, meta.User, meta.Name})
-		at(anchor{r.kind, byName, "", meta.Name})
+		name := o.head.name
+		at(anchor{r.kind, byUser, name.User, ""})
+		at(anchor{r.kind, byName, name.User, name.Name})
+		at(anchor{r.kind, byName, "", name.Name})
 		for _, p := range o.head.pairs {
 			at(anchor{r.kind, byLabel, p.Key, p.Value})
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"maps"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -15,11 +16,14 @@ import (
 
 // head is what an object is found by. It is shared by all that have the same.
 type head struct {
-	// Without the version.
-	meta *borgpb.Meta
+	// Of a machine without a user.
+	name cell.JobKey
+	uid  cell.UID
+	// Its own.
+	labels, annotations map[string]string
 	// What selectors see, and the same in order.
-	labels map[string]string
-	pairs  []selector.Pair
+	seen  map[string]string
+	pairs []selector.Pair
 }
 
 // object is an object at some index. It is shared and never changed. What is said of
@@ -31,10 +35,21 @@ type object struct {
 	more *more
 }
 
+// objectOf is an object that is no task.
+func objectOf(h *head, m more) *object {
+	// Of a piece: there are many jobs of a task or two.
+	o := &struct {
+		object
+		m more
+	}{object{head: h}, m}
+	o.more = &o.m
+	return &o.object
+}
+
 // more of an object; all but what its kind needs is zero.
 type more struct {
 	version uint64
-	alloc   cell.AllocView
+	alloc   *cell.AllocView
 	// Of a job or alloc set, where the cell keeps it as it is shown.
 	spec proto.Message
 	// The rest of those, and all of a machine, marshaled.
@@ -56,7 +71,11 @@ func (o *object) bytes() int {
 	if m == nil {
 		return objectBytes + o.task.TextBytes()
 	}
-	return objectBytes + moreBytes + m.alloc.TextBytes() + len(m.status)
+	n := objectBytes + moreBytes + len(m.status)
+	if m.alloc != nil {
+		n += m.alloc.TextBytes()
+	}
+	return n
 }
 
 func same(kind borgpb.ObjectKind, a, b *object) bool {
@@ -67,7 +86,10 @@ func same(kind borgpb.ObjectKind, a, b *object) bool {
 		return a.task.Equal(&b.task)
 	}
 	x, y := a.more, b.more
-	return x.version == y.version && x.alloc == y.alloc && bytes.Equal(x.status, y.status) && (x.spec == y.spec || proto.Equal(x.spec, y.spec))
+	if kind == borgpb.ObjectKind_OBJECT_KIND_ALLOC && *x.alloc != *y.alloc {
+		return false
+	}
+	return x.version == y.version && bytes.Equal(x.status, y.status) && (x.spec == y.spec || proto.Equal(x.spec, y.spec))
 }
 
 // marshal is total for what a cell shows. Equal messages give equal bytes.
@@ -80,21 +102,21 @@ func marshal(m proto.Message) []byte {
 }
 
 // headOf keeps the head that was, if it says the same.
-func headOf(was *head, meta *borgpb.Meta, labels map[string]string) *head {
-	if was != nil && was.meta.Uid == meta.Uid && maps.Equal(was.labels, labels) && maps.Equal(was.meta.Labels, meta.Labels) && maps.Equal(was.meta.Annotations, meta.Annotations) {
+func headOf(was *head, is head) *head {
+	if was != nil && was.uid == is.uid && maps.Equal(was.seen, is.seen) && maps.Equal(was.labels, is.labels) && maps.Equal(was.annotations, is.annotations) {
 		return was
 	}
-	h := &head{meta: meta, labels: labels}
-	for _, k := range slices.Sorted(maps.Keys(labels)) {
-		h.pairs = append(h.pairs, selector.Pair{Key: k, Value: labels[k]})
+	h := is
+	for k, v := range is.seen {
+		h.pairs = append(h.pairs, selector.Pair{Key: k, Value: v})
 	}
-	return h
+	slices.SortFunc(h.pairs, func(a, b selector.Pair) int { return strings.Compare(a.Key, b.Key) })
+	return &h
 }
 
 // metaOf is the meta of an object with its version.
 func (h *head) metaOf(version uint64) *borgpb.Meta {
-	m := h.meta
-	return &borgpb.Meta{User: m.User, Name: m.Name, Uid: m.Uid, Version: version, Labels: m.Labels, Annotations: m.Annotations}
+	return &borgpb.Meta{User: h.name.User, Name: h.name.Name, Uid: h.uid.String(), Version: version, Labels: h.labels, Annotations: h.annotations}
 }
 
 // decode is the reverse of marshal; what it reads was written here.
@@ -144,7 +166,7 @@ type Query struct {
 }
 
 func (q *Query) matches(o *object) bool {
-	return o != nil && (q.User == "" || q.User == o.head.meta.User) && (q.Name == "" || q.Name == o.head.meta.Name) && q.Selector.Matches(o.head.labels)
+	return o != nil && (q.User == "" || q.User == o.head.name.User) && (q.Name == "" || q.Name == o.head.name.Name) && q.Selector.Matches(o.head.seen)
 }
 
 // key names an object among those of its kind, for good.

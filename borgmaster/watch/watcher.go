@@ -75,7 +75,7 @@ func (w *Watch) begin() {
 			if !w.query.matches(g.own) {
 				continue
 			}
-			p := part{name: g.key, uid: g.uid, own: g.own}
+			p := part{name: g.own.head.name, uid: g.own.head.uid, own: g.own}
 			if members {
 				p.group, p.n = g, len(g.members)
 			}
@@ -92,7 +92,7 @@ func (w *Watch) begin() {
 			if !w.query.matches(o) {
 				continue
 			}
-			s.parts = append(s.parts, part{name: cell.JobKey{Name: o.head.meta.Name}, uid: uid, own: o})
+			s.parts = append(s.parts, part{name: o.head.name, uid: uid, own: o})
 		}
 	}
 	w.scan = s
