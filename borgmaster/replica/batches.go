@@ -20,15 +20,20 @@ const (
 	maxQueuedOps   = 65_536
 	maxQueuedBytes = 64 << 20
 	opOverhead     = 8
+	// What reports and schedulers ask for gets an entry of its own so often at most, while
+	// it has fewer bytes than that.
+	entryRestNs     = 20e6
+	fewPatientBytes = 4 << 10
 )
 
-// Lane is a queue for the log. What the masters do by themselves, which is also what
-// borglets report, goes before all else: it is little, and what everybody relies on.
-// Schedulers and users take turns.
+// Lane is a queue for the log. What the masters do by themselves, and then what borglets
+// report, goes before all else: it is little, and what everybody relies on. Schedulers and
+// users take turns.
 type Lane int
 
 const (
 	LaneOwn Lane = iota
+	LaneReports
 	LaneScheduler
 	LaneUsers
 	lanes
@@ -42,10 +47,13 @@ func LaneOf(op *borgpb.Op) Lane {
 	case borgpb.Role_ROLE_SCHEDULER:
 		return LaneScheduler
 	}
-	if mutant.Planted(mutant.BorgletsInUserLane) && op.GetReports() != nil {
+	switch {
+	case op.GetReports() == nil:
+		return LaneOwn
+	case mutant.Planted(mutant.BorgletsInUserLane):
 		return LaneUsers
 	}
-	return LaneOwn
+	return LaneReports
 }
 
 // Batches is the way of ops into the log: those that wait for an entry, and
@@ -56,6 +64,10 @@ type Batches[W any] struct {
 	// Entries made so far.
 	made    int
 	pending []batchOf[W]
+	// In this term reports and schedulers wait until so long after the election, unless
+	// others have an entry made.
+	restTerm    uint64
+	restUntilNs int64
 }
 
 type laneQueue[W any] struct {
@@ -106,23 +118,33 @@ func (b *Batches[W]) Put(lane Lane, op []byte, who W) bool {
 // until the entry before it is committed. An entry costs each replica a sync and some
 // messages, whatever is in it, and with many who ask at once that is much of what an op
 // costs. What the masters do by themselves must not wait so: what they found out grows old.
-// Who asks alone waits for nothing. Ops for which nobody waits any more are left out. What
-// raft then does not take is put back with Back.
+// Reports and what schedulers ask for come one by one from many machines, and would make as
+// many entries: when they had one a moment ago they wait for the next tick, or go along with
+// others. Who asks alone waits for nothing. Ops for which nobody waits any more are left out.
+// What raft then does not take is put back with Back.
 func (b *Batches[W]) Next(m Moment, gone func(W) bool) []byte {
 	queued, bytes, _ := b.Waiting()
 	if !m.State.Settled || m.BaseTerm != m.State.Term || queued == 0 {
 		return nil
 	}
-	busy := m.Appending > 0 || m.Uncommitted && queued == len(b.queues[LaneUsers].ops)
+	users, patient := len(b.queues[LaneUsers].ops), b.patient()
+	hurry := len(b.queues[LaneOwn].ops) > 0 || patient && !b.rests(m)
+	if !hurry && users == 0 {
+		return nil
+	}
+	busy := m.Appending > 0 || m.Uncommitted && !hurry
 	if m.Appending >= maxAppending || busy && bytes < largeBatchBytes {
 		return nil
 	}
+	if patient {
+		b.restTerm, b.restUntilNs = m.State.Term, m.SinceElectedNs+entryRestNs
+	}
 	entry := &borgpb.Entry{CellTimeNs: m.BaseCellNs + m.SinceElectedNs, WallTimeNs: m.WallNs}
 	batch := batchOf[W]{term: m.State.Term}
-	order := [lanes]Lane{LaneOwn, LaneScheduler, LaneUsers}
+	order := [lanes]Lane{LaneOwn, LaneReports, LaneScheduler, LaneUsers}
 	if b.made++; b.made%2 == 0 {
 		// One op may fill an entry, so that who comes second gets nothing.
-		order = [lanes]Lane{LaneOwn, LaneUsers, LaneScheduler}
+		order = [lanes]Lane{LaneOwn, LaneReports, LaneUsers, LaneScheduler}
 	}
 	size := 0
 	for _, lane := range order {
@@ -139,6 +161,17 @@ func (b *Batches[W]) Next(m Moment, gone func(W) bool) []byte {
 	// Before raft has it: its result may come on another goroutine.
 	b.pending = append(b.pending, batch)
 	return data
+}
+
+// patient: reports, or what schedulers ask for, wait.
+func (b *Batches[W]) patient() bool {
+	return len(b.queues[LaneReports].ops)+len(b.queues[LaneScheduler].ops) > 0
+}
+
+// rests: what is patient had an entry a moment ago, and is little.
+func (b *Batches[W]) rests(m Moment) bool {
+	few := b.queues[LaneReports].bytes+b.queues[LaneScheduler].bytes < fewPatientBytes
+	return few && b.restTerm == m.State.Term && m.SinceElectedNs < b.restUntilNs
 }
 
 // fill moves into an entry that has so many bytes what there is room for.

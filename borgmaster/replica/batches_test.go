@@ -75,8 +75,8 @@ func TestBatches(t *testing.T) {
 	}
 
 	b.Put(LaneUsers, []byte("e"), "asks e")
-	for _, lane := range []Lane{LaneOwn, LaneScheduler} {
-		// Neither waits until others have the entry before, and whoever waits goes along.
+	for _, lane := range []Lane{LaneOwn, LaneReports, LaneScheduler} {
+		// None waits until others have the entry before, and whoever waits goes along.
 		other := b
 		other.Put(lane, []byte("own"), "own")
 		m := ready
@@ -89,6 +89,53 @@ func TestBatches(t *testing.T) {
 	b.Put(LaneUsers, []byte("f"), "asks f")
 	if pending, queued := b.TakePending(), b.TakeQueued(); !slices.Equal(pending, []string{"asks e"}) || !slices.Equal(queued, []string{"asks f"}) {
 		t.Errorf("pending %v, queued %v", pending, queued)
+	}
+}
+
+// TestPatientLanes: reports and schedulers, who had an entry a moment ago, have the next
+// one when the rest is over, or others have one made; nobody else waits for them, and
+// what is much waits for nothing.
+func TestPatientLanes(t *testing.T) {
+	const termNs = 1e12
+	few, much := []byte("few"), make([]byte, fewPatientBytes)
+	at := func(ns int64) Moment {
+		return Moment{State: CoreState{Term: 4, Leading: true, Settled: true}, BaseTerm: 4, SinceElectedNs: termNs + ns}
+	}
+	uncommitted := func(ns int64) Moment {
+		m := at(ns)
+		m.Uncommitted = true
+		return m
+	}
+	anew := at(-termNs)
+	anew.State.Term, anew.BaseTerm = 5, 5
+	for _, patient := range []Lane{LaneReports, LaneScheduler} {
+		for name, x := range map[string]struct {
+			put  map[Lane][]byte
+			m    Moment
+			want int
+		}{
+			"a moment later":                                   {nil, at(entryRestNs - 1), 0},
+			"when the rest is over":                            {nil, at(entryRestNs), 1},
+			"the same, and an entry is not committed":          {nil, uncommitted(entryRestNs), 1},
+			"with one of users":                                {map[Lane][]byte{LaneUsers: few}, at(1), 2},
+			"with one of users, and an entry is not committed": {map[Lane][]byte{LaneUsers: few}, uncommitted(1), 0},
+			"with one of the masters":                          {map[Lane][]byte{LaneOwn: few}, uncommitted(1), 2},
+			"with much":                                        {map[Lane][]byte{patient: much}, at(1), 2},
+			"after another election":                           {nil, anew, 1},
+		} {
+			var b Batches[string]
+			b.Put(patient, few, "first")
+			if got := len(opsOf(t, b.Next(at(0), func(string) bool { return false }))); got != 1 {
+				t.Fatalf("lane %d: the first entry has %d ops, want 1", patient, got)
+			}
+			b.Put(patient, few, "next")
+			for lane, op := range x.put {
+				b.Put(lane, op, "beside it")
+			}
+			if got := len(opsOf(t, b.Next(x.m, func(string) bool { return false }))); got != x.want {
+				t.Errorf("lane %d, %s: %d ops, want %d", patient, name, got, x.want)
+			}
+		}
 	}
 }
 
@@ -122,21 +169,26 @@ func TestLanes(t *testing.T) {
 		b.Put(LaneUsers, large("user"), "user")
 		b.Put(LaneScheduler, large("scheduler"), "scheduler")
 	}
+	b.Put(LaneReports, []byte("report"), "report")
 	b.Put(LaneOwn, []byte("own"), "own")
 	var got []string
 	for data := b.Next(ready, func(string) bool { return false }); data != nil; data = b.Next(ready, func(string) bool { return false }) {
 		who, _ := b.Mine(1, data)
 		got = append(got, who...)
-		if len(got) == 2 {
+		if len(got) == 3 {
 			b.Put(LaneOwn, []byte("own"), "own")
 		}
 	}
-	if want := []string{"own", "scheduler", "own", "user", "scheduler", "user"}; !slices.Equal(got, want) {
+	if want := []string{"own", "report", "scheduler", "own", "user", "scheduler", "user"}; !slices.Equal(got, want) {
 		t.Errorf("entries hold %v, want %v", got, want)
 	}
 	for role, want := range map[borgpb.Role]Lane{borgpb.Role_ROLE_MASTER: LaneOwn, borgpb.Role_ROLE_SCHEDULER: LaneScheduler, borgpb.Role_ROLE_USER: LaneUsers, borgpb.Role_ROLE_TASK: LaneUsers} {
 		if got := LaneOf(&borgpb.Op{Principal: &borgpb.Principal{Role: role}}); got != want {
 			t.Errorf("an op of role %v goes in lane %d, want %d", role, got, want)
 		}
+	}
+	reports := &borgpb.Op{Principal: &borgpb.Principal{Role: borgpb.Role_ROLE_MASTER}, Op: &borgpb.Op_Reports{Reports: &borgpb.Reports{}}}
+	if got := LaneOf(reports); got != LaneReports {
+		t.Errorf("reports go in lane %d, want %d", got, LaneReports)
 	}
 }

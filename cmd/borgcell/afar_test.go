@@ -35,7 +35,10 @@ type afarOrder struct {
 	// File of the cell's authority.
 	Authority string
 	Masters   []string
-	PerS      float64
+	// Changes that are asked for in a second.
+	PerS float64
+	// Be a thousand slow clients besides.
+	Slow bool
 	// Not zero: ask nothing, and take this part of the time of each processor.
 	Burn float64
 	// Not empty: for each question list all tasks of this user, and count them as made.
@@ -63,9 +66,9 @@ type afar struct {
 }
 
 // floodFromAfar begins to ask for so many changes a second, and to be slow.
-func (m *masterBench) floodFromAfar(perS float64) *afar {
+func (m *masterBench) floodFromAfar(perS float64, slow bool) *afar {
 	m.Helper()
-	return m.fromAfar(afarOrder{Cell: m.cell.Name, Authority: m.cell.authorityFile(), Masters: m.cell.masterAddrs(), PerS: perS})
+	return m.fromAfar(afarOrder{Cell: m.cell.Name, Authority: m.cell.authorityFile(), Masters: m.cell.masterAddrs(), PerS: perS, Slow: slow})
 }
 
 // burnFromAfar takes as much processor time as a flood took, and asks the cell for
@@ -200,7 +203,9 @@ func afarMain(order string) error {
 	var at sync.WaitGroup
 	defer at.Wait()
 	defer stop()
-	slow(ctx, o.Masters, crawls, &at)
+	if o.Slow {
+		slow(ctx, o.Masters, crawls, &at)
+	}
 	at.Go(func() { f.flood(ctx, o.PerS) })
 	return answers(func() (afarCounts, error) {
 		return afarCounts{f.made.Load(), f.done.Load(), f.refused.Load(), f.untold.Load()}, nil

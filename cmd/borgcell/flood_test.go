@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -187,8 +189,11 @@ const (
 
 // BenchmarkFlood is a cell of five masters: how long a change takes for others when
 // all is quiet, and beside a user who asks for ten times what the cell does, a thousand
-// tasks that crash again and again, and a thousand slow clients.
+// tasks that crash again and again, and a thousand slow clients. BORG_BENCH_FLOOD names
+// those that are there, of flood, crash and slow: which of them it is that others notice.
 func BenchmarkFlood(b *testing.B) {
+	parts := cmp.Or(os.Getenv("BORG_BENCH_FLOOD"), "flood,crash,slow")
+	there := func(part string) bool { return slices.Contains(strings.Split(parts, ","), part) }
 	for range b.N {
 		m := &masterBench{B: b, cell: fakeCell(b, 5, 200, fleet.Life{RunTime: 2 * time.Second, FailPermille: 1000}), size: ""}
 		m.profiles()
@@ -198,15 +203,21 @@ func BenchmarkFlood(b *testing.B) {
 		m.figure(idle, "flood", "idle_p99_ms")
 		capacity := m.capacity()
 		m.figure(capacity, "flood", "capacity_per_s")
-		m.storm()
-		far := m.floodFromAfar(10 * capacity)
+		if there("crash") {
+			m.storm()
+		}
+		perS := 0.0
+		if there("flood") {
+			perS = 10 * capacity
+		}
+		far := m.floodFromAfar(perS, there("slow"))
 		time.Sleep(5 * time.Second)
 		before, spent, used := far.counts(), far.cpuSeconds(), m.usage()
-		term, polls := m.state().Term, m.status()
+		state, polls := m.state(), m.status()
 		began := time.Now()
 		waited, p99 := m.others()
 		took := time.Since(began).Seconds()
-		after, now := far.counts(), m.status()
+		after, now, ended := far.counts(), m.status(), m.state()
 		spent = (far.cpuSeconds() - spent) / took
 		m.tell("flood", used, m.usage(), time.Since(began))
 		m.figure(spent, "flood", "flooders_cores")
@@ -224,8 +235,13 @@ func BenchmarkFlood(b *testing.B) {
 		m.figure(float64(after.Refused-before.Refused)/took, "flood", "refused_per_s")
 		m.figure(float64(after.Untold), "flood", "refused_without_a_time")
 		m.figure(float64(late), "flood", "polls_missed")
-		m.figure(float64(m.state().Term-term), "flood", "elections")
+		m.figure(float64(ended.AppliedIndex-state.AppliedIndex)/took, "flood", "entries_per_s")
+		m.figure(float64(ended.Term-state.Term), "flood", "elections")
 		far.stop()
+		if !there("flood") && !there("slow") {
+			// Nothing was spent.
+			continue
+		}
 		time.Sleep(5 * time.Second)
 		burning := m.burnFromAfar(spent)
 		_, burnt := m.others()
