@@ -33,7 +33,7 @@ const (
 	maxQueuedBytes = 64 << 20
 	// Entries in one block, and about what they weigh: one more may be in it.
 	maxBlockEntries = 512
-	blockWeight     = 512 << 10
+	maxBlockWeight  = 512 << 10
 	// Objects that are looked at between two entries of the log.
 	maxLook = 200
 	// How often what waits is written, and what was written is synced.
@@ -266,7 +266,7 @@ func (j *Journal) Flush(log Viewer) {
 func (j *Journal) flushSome(log Viewer) bool {
 	j.mu.Lock()
 	n := 0
-	for weight := 0; n < min(len(j.queue), maxBlockEntries) && weight < blockWeight; n++ {
+	for weight := 0; n < min(len(j.queue), maxBlockEntries) && weight < maxBlockWeight; n++ {
 		weight += j.queue[n].weight
 	}
 	batch := j.queue[:n:n]
