@@ -69,7 +69,7 @@ func first(m *mark) bool {
 
 func (all *Changed) job(j *Job) *ChangedJob {
 	if first(&j.mark) {
-		j.changedAt = len(all.Jobs)
+		j.changedAt = int32(len(all.Jobs))
 		all.Jobs = append(all.Jobs, ChangedJob{Job: j})
 	}
 	return &all.Jobs[j.changedAt]

@@ -11,6 +11,19 @@ import (
 // only Apply changes it.
 type Job struct {
 	mark
+	// The small fields come first, where the mark leaves room: with one more word a job is
+	// of the next larger size that is allocated.
+
+	// State when it was last settled; derived.
+	settled state
+	// In the list of jobs to be settled, and the last edge of a task of it.
+	touched  bool
+	lastEdge edge
+	// It was killed, by which alone a daemon or cron job ends; derived.
+	ended bool
+	// Replaced or expired: no longer in the cell, kept only by orphan copies.
+	gone bool
+
 	key         JobKey
 	uid         UID
 	labels      map[string]string
@@ -52,6 +65,8 @@ type Job struct {
 
 	// It was let out of the batch queue.
 	enabled bool
+	// Where it is in Changed, if it is there.
+	changedAt int32
 
 	// What its user is charged for it; nil while quotas are not enforced; derived.
 	charged charge
@@ -64,23 +79,13 @@ type Job struct {
 	// Before that cell time no task of it may leave a machine that drains; derived.
 	leaveDueNs int64
 
-	// State when it was last settled; derived.
-	settled state
-	// In the list of jobs to be settled, and the last edge of a task of it.
-	touched  bool
-	lastEdge edge
 	// Nil: it is no daemon job, or no cron job. Either lives until it was killed; derived.
 	daemon *daemon
 	cron   *cron
-	ended  bool
 	// Of a run of a cron job, its slot; zero: it is none.
 	slotNs int64
 	// What it saves; nil: it was not made by the cell to save anything.
 	saving *saving
-	// Where it is in Changed, if it is there.
-	changedAt int
-	// Replaced or expired: no longer in the cell, kept only by orphan copies.
-	gone bool
 
 	// What the fields above point to in a job of one spec and one task, as most are: one
 	// object is made, and passed by the garbage collector, sooner than five. Each is used

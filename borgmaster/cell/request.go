@@ -14,6 +14,10 @@ const formatRefusalsKept = 2
 // the same answer.
 type request struct {
 	mark
+	// Answered by the rules of format 2: who asked is known, and a refusal may
+	// be there (nil: it was done).
+	asked, gone bool
+
 	seq uint64
 	id  string
 	// The client's clock when it made the id.
@@ -24,12 +28,8 @@ type request struct {
 	index          uint64
 	uid, updateUID UID
 	version        uint64
-	// Answered by the rules of format 2: who asked is known, and a refusal may
-	// be there (nil: it was done).
-	asked   bool
-	user    string
-	refusal *borgpb.Refusal
-	gone    bool
+	user           string
+	refusal        *borgpb.Refusal
 }
 
 // requestsTogether is how many requests lie side by side in memory, as one object.
