@@ -173,8 +173,12 @@ func (p *planner) forPending(budget int) *borgpb.MoveTasks {
 		}
 		for i := 0; i < len(l.indices) && p.work < maxPlanWork; {
 			index := l.indices[i]
-			w := s.want(p.c, l, index)
-			if stirs, tried := m.vain[w.class]; !tried || stirs != m.stirs {
+			w := l.known(index)
+			if w == nil || !m.inVain(w.class) {
+				// Whoever is kept away from a machine has even less to choose from.
+				w = s.want(p.c, l, index)
+			}
+			if !m.inVain(w.class) {
 				if o := p.make(w, index, budget); o != nil {
 					return o
 				}
@@ -192,6 +196,12 @@ func (p *planner) forPending(budget int) *borgpb.MoveTasks {
 		m.vainStirs = m.stirs
 	}
 	return nil
+}
+
+// inVain tells that there was no plan for a class, as things are.
+func (m *mover) inVain(of *class) bool {
+	stirs, tried := m.vain[of]
+	return tried && stirs == m.stirs
 }
 
 // movesWords says what would make room if nothing is moved by itself: tried, as

@@ -182,7 +182,7 @@ func (s *Scheduler) relaxes(j *cell.Job) bool { return s.soft != nil && s.soft(j
 // out.
 func (s *Scheduler) enlist(k Packing) {
 	for j := range k.Workload.Jobs() {
-		l := &line{uid: j.UID(), key: j.Key(), text: j.UID().String(), priority: j.Priority(), version: j.Version(), job: j}
+		l := &line{uid: j.UID(), key: j.Key(), priority: j.Priority(), version: j.Version(), job: j}
 		for i, t := range j.Tasks() {
 			if t.State() != borgpb.State_STATE_DEAD && !k.Left(j, i) {
 				l.indices = append(l.indices, i)

@@ -137,7 +137,7 @@ func (p *pass) place(w *want, index uint32) bool {
 	}
 	l := w.line
 	a := p.s.spare.assignment()
-	a.Uid, a.Index, a.Version = l.text, index, l.version
+	a.Uid, a.Index, a.Version = l.name(), index, l.version
 	if l.job != nil {
 		a.LastAttempt = l.job.Task(index).Attempt()
 	} else {

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"cmp"
 	"slices"
+	"sort"
 
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
@@ -13,7 +14,7 @@ type line struct {
 	uid      cell.UID
 	key      cell.JobKey
 	priority int32
-	// text is the uid as assignments name it.
+	// text is the uid as assignments name it; empty until somebody asks.
 	text string
 	// version of the spec that waits.
 	version uint64
@@ -51,6 +52,14 @@ type line struct {
 	dirty bool
 	// queued: it is in the queue's list.
 	queued bool
+}
+
+// name is the uid as assignments name it.
+func (l *line) name() string {
+	if l.text == "" {
+		l.text = l.uid.String()
+	}
+	return l.text
 }
 
 // rest returns what has not had its turn yet.
@@ -218,19 +227,22 @@ func (q *queue) order() {
 	}
 }
 
-// merge brings the added lines into the list.
+// merge brings the added lines into the list, from the last one on. Those that were there
+// move in stretches: most are far away in memory, and are not looked at.
 func (q *queue) merge() {
 	slices.SortFunc(q.added, compareLines)
-	i, j := len(q.list)-1, len(q.added)-1
+	left := len(q.list)
 	q.list = append(q.list, q.added...)
-	for at := len(q.list) - 1; j >= 0; at-- {
-		if i >= 0 && compareLines(q.list[i], q.added[j]) > 0 {
-			q.list[at] = q.list[i]
-			i--
-		} else {
-			q.list[at] = q.added[j]
-			j--
+	at := len(q.list)
+	for _, l := range slices.Backward(q.added) {
+		if left > 0 && compareLines(q.list[left-1], l) > 0 {
+			before := sort.Search(left, func(i int) bool { return compareLines(q.list[i], l) > 0 })
+			at -= left - before
+			copy(q.list[at:], q.list[before:left])
+			left = before
 		}
+		at--
+		q.list[at] = l
 	}
 	clear(q.added)
 	q.added = q.added[:0]
@@ -389,10 +401,10 @@ func (s *Scheduler) newLine(c *cell.Cell, uid cell.UID) *line {
 		if pending, _, _ := j.Counts(); pending == 0 || !s.places(j) {
 			return nil
 		}
-		return &line{uid: uid, key: j.Key(), text: uid.String(), job: j}
+		return &line{uid: uid, key: j.Key(), job: j}
 	}
 	if set := c.AllocSetByUID(uid); set != nil && s.placesAllocs(set) {
-		return &line{uid: uid, key: set.Key(), text: uid.String(), set: set}
+		return &line{uid: uid, key: set.Key(), set: set}
 	}
 	return nil
 }

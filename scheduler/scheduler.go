@@ -290,11 +290,13 @@ func (s *Scheduler) observeJob(c *cell.Cell, e *cell.Event) {
 	}
 	note(e.UID)
 	// An update has a uid of its own, and a key may have gone to another.
-	if j := c.Job(e.Key); j != nil {
+	if j := c.Job(e.Key); j != nil && j.UID() != e.UID {
 		note(j.UID())
 	}
 	if set := c.AllocSet(e.Key); set != nil {
-		note(set.UID())
+		if set.UID() != e.UID {
+			note(set.UID())
+		}
 		delete(s.rooms, set)
 		s.changes.all()
 		// Its priority, and what each alloc holds, may be another.
@@ -570,8 +572,8 @@ func (s *Scheduler) emit(p *pass, more bool) {
 // enabled are the jobs that leave the batch queue with what is placed of them.
 func enabled(promises []*promise) (uids []string) {
 	for _, p := range promises {
-		if p.line.enable && !slices.Contains(uids, p.line.text) {
-			uids = append(uids, p.line.text)
+		if p.line.enable && !slices.Contains(uids, p.line.name()) {
+			uids = append(uids, p.line.name())
 		}
 	}
 	return uids
