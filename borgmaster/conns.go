@@ -110,18 +110,35 @@ func (c *conns) connect(conn *grpc.ClientConn) {
 	defer cancel()
 	for tries := 0; ; tries++ {
 		state := conn.GetState()
-		switch {
-		case state == connectivity.Ready || state == connectivity.Shutdown || state == connectivity.TransientFailure && tries > 0:
+		if state == connectivity.Ready || state == connectivity.Shutdown || state == connectivity.TransientFailure && tries > 0 {
 			return
-		case state == connectivity.TransientFailure:
-			conn.ResetConnectBackoff()
-		case state == connectivity.Idle:
-			conn.Connect()
 		}
+		begin(conn, state)
 		if !conn.WaitForStateChange(ctx, state) {
 			return
 		}
 	}
+}
+
+// begin has a connection in a state made now if it is not being made.
+func begin(conn *grpc.ClientConn, state connectivity.State) {
+	switch state {
+	case connectivity.TransientFailure:
+		conn.ResetConnectBackoff()
+	case connectivity.Idle:
+		conn.Connect()
+	}
+}
+
+// outOfTurn is to, with a connection that is being made at once. It is for the few machines
+// that are tried out of doubt: behind the polls of thousands that are away they would wait
+// for seconds, and so would what runs on them for another place.
+func (c *conns) outOfTurn(want identity.Name, addr string) (*grpc.ClientConn, error) {
+	conn, err := c.to(want, addr)
+	if err == nil {
+		begin(conn, conn.GetState())
+	}
+	return conn, err
 }
 
 // standBy begins to make a connection that is not there, if nobody waits for another one,

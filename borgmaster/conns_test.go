@@ -114,6 +114,28 @@ func TestConnectionsToBorglets(t *testing.T) {
 	})
 }
 
+// TestOutOfTurn: a machine that is tried out of doubt does not wait behind those whose
+// connections are being made, also when it failed before.
+func TestOutOfTurn(t *testing.T) {
+	c := newConnsCell(t)
+	for range maxDialing {
+		c.dialing <- struct{}{}
+	}
+	l := listen(t, "127.0.0.1:0")
+	addr := l.Addr().String()
+	l.Close()
+	conn, err := c.outOfTurn(c.m1, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.until("it has failed", func() bool { return conn.GetState() == connectivity.TransientFailure })
+	c.serve(listen(t, addr))
+	if _, err := c.outOfTurn(c.m1, addr); err != nil {
+		t.Fatal(err)
+	}
+	c.until("it is made", func() bool { return conn.GetState() == connectivity.Ready })
+}
+
 // TestStandBy: a connection that may be needed is made while nobody waits for another.
 func TestStandBy(t *testing.T) {
 	c := newConnsCell(t)

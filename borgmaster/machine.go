@@ -114,7 +114,7 @@ func (m *Master) introduce(ctx context.Context, name, addr string) (*borgrpc.Des
 
 // probe tries a machine once and says what came of it.
 func (m *Master) probe(ctx context.Context, machine, addr string) *borgrpc.ProbeResponse {
-	borglet, err := shardView{m}.Borglet(machine, addr)
+	borglet, err := m.doubtedBorglet(machine, addr)
 	if err != nil {
 		return &borgrpc.ProbeResponse{Error: err.Error()}
 	}

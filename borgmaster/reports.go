@@ -138,6 +138,18 @@ func (v shardView) StandBy(machine, addr string) bool {
 	return v.m.cfg.Borglets == nil && v.m.conns.standBy(v.m.conns.named(identity.Borglet, machine), addr)
 }
 
+// doubtedBorglet finds one that is tried out of doubt.
+func (m *Master) doubtedBorglet(machine, addr string) (borgrpc.BorgletServiceClient, error) {
+	if m.cfg.Borglets != nil {
+		return m.cfg.Borglets.Borglet(machine, addr)
+	}
+	conn, err := m.conns.outOfTurn(m.conns.named(identity.Borglet, machine), addr)
+	if err != nil {
+		return nil, err
+	}
+	return borgrpc.NewBorgletServiceClient(conn), nil
+}
+
 // dialBorglet finds a borglet for whoever streams for long, or asks one that is
 // not in the cell yet; an empty name is any. The caller hangs up.
 func (m *Master) dialBorglet(machine, addr string) (borglet borgrpc.BorgletServiceClient, hangUp func(), err error) {

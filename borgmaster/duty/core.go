@@ -40,7 +40,7 @@ const (
 	cutOffMaxNs = 600e9
 	// A replica that has heard of none of its machines for so long is doubted: others
 	// try a few of them. Not again before a pause.
-	deafNs       = 500e6
+	deafNs       = 400e6
 	doubtPauseNs = 2e9
 	doubtProbes  = 3
 	// Pause before a machine that could not be called down is looked at again.
