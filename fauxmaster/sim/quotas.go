@@ -271,12 +271,11 @@ func (t *truth) quotas(e borgmaster.CommittedEntry, results []*borgpb.Result) {
 	}
 	t.quotaHolds(&q)
 	m.capacity, m.wallNs = has, t.cell.WallNs()
-	if len(q.ops) > 0 || m.most == nil {
-		m.most = map[cell.JobKey]amounts{}
-		for j := range t.cell.Jobs() {
-			if a, known := m.mostOf(j); known {
-				m.most[j.Key()] = a
-			}
+	// Also when nobody asked for anything: a machine that came to match gives a daemon job a task.
+	m.most = map[cell.JobKey]amounts{}
+	for j := range t.cell.Jobs() {
+		if a, known := m.mostOf(j); known {
+			m.most[j.Key()] = a
 		}
 	}
 }
