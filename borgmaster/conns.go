@@ -130,6 +130,15 @@ func begin(conn *grpc.ClientConn, state connectivity.State) {
 	}
 }
 
+// inTurn is to, with a connection for which it has waited as connect does.
+func (c *conns) inTurn(want identity.Name, addr string) (*grpc.ClientConn, error) {
+	conn, err := c.to(want, addr)
+	if err == nil {
+		c.connect(conn)
+	}
+	return conn, err
+}
+
 // outOfTurn is to, with a connection that is being made at once. It is for the few machines
 // that are tried out of doubt: behind the polls of thousands that are away they would wait
 // for seconds, and so would what runs on them for another place.

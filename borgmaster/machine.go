@@ -114,7 +114,7 @@ func (m *Master) introduce(ctx context.Context, name, addr string) (*borgrpc.Des
 
 // probe tries a machine once and says what came of it.
 func (m *Master) probe(ctx context.Context, machine, addr string) *borgrpc.ProbeResponse {
-	borglet, err := m.doubtedBorglet(machine, addr)
+	borglet, err := m.borglet(machine, addr, m.conns.outOfTurn)
 	if err != nil {
 		return &borgrpc.ProbeResponse{Error: err.Error()}
 	}

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -123,27 +124,19 @@ func (v shardView) Report(ctx context.Context, req *borgrpc.ReportRequest) (*bor
 }
 
 func (v shardView) Borglet(machine, addr string) (borgrpc.BorgletServiceClient, error) {
-	if v.m.cfg.Borglets != nil {
-		return v.m.cfg.Borglets.Borglet(machine, addr)
-	}
-	conn, err := v.m.conns.to(v.m.conns.named(identity.Borglet, machine), addr)
-	if err != nil {
-		return nil, err
-	}
-	v.m.conns.connect(conn)
-	return borgrpc.NewBorgletServiceClient(conn), nil
+	return v.m.borglet(machine, addr, v.m.conns.inTurn)
 }
 
 func (v shardView) StandBy(machine, addr string) bool {
 	return v.m.cfg.Borglets == nil && v.m.conns.standBy(v.m.conns.named(identity.Borglet, machine), addr)
 }
 
-// doubtedBorglet finds one that is tried out of doubt.
-func (m *Master) doubtedBorglet(machine, addr string) (borgrpc.BorgletServiceClient, error) {
+// borglet finds one that is called again and again, over a connection of conns.
+func (m *Master) borglet(machine, addr string, connect func(identity.Name, string) (*grpc.ClientConn, error)) (borgrpc.BorgletServiceClient, error) {
 	if m.cfg.Borglets != nil {
 		return m.cfg.Borglets.Borglet(machine, addr)
 	}
-	conn, err := m.conns.outOfTurn(m.conns.named(identity.Borglet, machine), addr)
+	conn, err := connect(m.conns.named(identity.Borglet, machine), addr)
 	if err != nil {
 		return nil, err
 	}

@@ -42,9 +42,8 @@ func BenchmarkRead(b *testing.B) {
 	b.ReportMetric(float64(len(records)*b.N)/b.Elapsed().Seconds(), "checkpoint.read.records_per_s")
 }
 
-// BenchmarkAppend appends small entries to the log, one sync each, on the real
-// disk.
-func BenchmarkAppend(b *testing.B) {
+// diskStore is a new store on the real disk.
+func diskStore(b *testing.B) *Store {
 	dir := b.TempDir()
 	if err := Create(Config{Dir: dir}, testIdentity(), startHeader()); err != nil {
 		b.Fatal(err)
@@ -53,6 +52,13 @@ func BenchmarkAppend(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	return s
+}
+
+// BenchmarkAppend appends small entries to the log, one sync each, on the real
+// disk.
+func BenchmarkAppend(b *testing.B) {
+	s := diskStore(b)
 	index := s.Header().GetIndex()
 	data := fmt.Sprintf("%0200d", 0)
 	for b.Loop() {
@@ -70,14 +76,7 @@ func BenchmarkAppend(b *testing.B) {
 // BenchmarkFlush writes as many changed records as gather between two flushes while
 // jobs are submitted in a rush, on the real disk.
 func BenchmarkFlush(b *testing.B) {
-	dir := b.TempDir()
-	if err := Create(Config{Dir: dir}, testIdentity(), startHeader()); err != nil {
-		b.Fatal(err)
-	}
-	s, err := Open(Config{Dir: dir}, testIdentity())
-	if err != nil {
-		b.Fatal(err)
-	}
+	s := diskStore(b)
 	records := manyRecords(1_500, 300)
 	b.ReportAllocs()
 	for b.Loop() {
