@@ -271,7 +271,10 @@ func TestNextStandsBy(t *testing.T) {
 	tc := newCell(t, 3, nil)
 	b := startBorglet(t, "m1")
 	tc.addMachine(b)
-	until(t, "two replicas are connected to the machine", func() bool { return b.open.Load() == 2 })
+	until(t, "two replicas are connected to the machine, and it is polled", func() (yes bool) {
+		b.change(func() { yes = b.open.Load() == 2 && len(b.pollers) > 0 })
+		return yes
+	})
 	b.change(func() {
 		if len(b.pollers) != 1 {
 			t.Errorf("%d replicas have polled it: %v; want one", len(b.pollers), b.pollers)

@@ -39,7 +39,9 @@ type want struct {
 	// volumes say where it can be, and how much disk those need that are not there. A
 	// want with volumes is of one index.
 	volumes cell.VolumeSite
-	// seated: of a daemon job, so that each task has one machine that it may run on.
+	// seated: there is one machine at most that it may run on, of a daemon job or with
+	// volumes that are somewhere. The cell's own test answers for it: a task has the room
+	// of its last copy, which still stops in its volumes, and no other of the class has.
 	seated bool
 	// limited: the job limits its tasks per failure domain, as limits says.
 	limited bool
@@ -96,7 +98,7 @@ type class struct {
 	// seen. Only what changed since need be looked at again.
 	blocked bool
 	seen    uint64
-	// seated: each of it has one machine of its own.
+	// seated: each of it has one machine of its own, at most.
 	seated bool
 	// whole: a change on one machine can open others too, so after any change
 	// the search looks at all of them.
@@ -385,7 +387,7 @@ func (s *Scheduler) newWant(c *cell.Cell, l *line, index uint32) *want {
 		if s.cfg.Weights.Packages != 0 {
 			w.packages = w.need.Task.GetPackages()
 		}
-		w.seated = l.job.Kind() == borgpb.JobKind_JOB_KIND_DAEMON
+		w.seated = w.volumes.Bound || l.job.Kind() == borgpb.JobKind_JOB_KIND_DAEMON
 		w.batch = l.job.Kind() == borgpb.JobKind_JOB_KIND_BATCH
 		if !s.dry {
 			w.bans = c.BansOf(w.need.Task.GetPackages(), nil)

@@ -229,6 +229,10 @@ func spotsOn(w *want, t *site, index uint32) (all []spot) {
 // arraysSay is what the search finds out about a place.
 func (f *search) arraysSay(w *want, at spot) bool {
 	g, cl, i := f.s.grid, w.class, at.site.slot
+	if w.volumes.Bound && w.line.set == nil {
+		// There are none: the cell is asked about its machine.
+		return cl.static.fits.has(i) && f.fit(w, at) == cell.FitOK
+	}
 	if !g.usable.has(i) || !cl.static.fits.has(i) || w.limited && f.full(w, i) {
 		return false
 	}

@@ -82,14 +82,18 @@ func (f *search) find(w *want, index uint32) (best spot, ok bool) {
 	return best, ok
 }
 
-// findSeat is find for a task of a daemon job: there is one machine that it may run on.
+// findSeat is find for a task that may run on one machine only.
 func (f *search) findSeat(w *want, index uint32) (at spot, ok bool) {
 	f.s.stats.Searches++
 	f.neighbours = nil
+	if w.limited {
+		f.surround(w)
+	}
 	f.lookedBefore, f.runnerUp, f.found = f.checks, spot{}, 0
 	if at, ok = f.seat(w, index); !ok {
 		return spot{}, false
 	}
+	f.s.classes.attune(w, f.s.grid, &f.s.changes)
 	f.checks++
 	f.prepare(w, index)
 	if f.fit(w, at) != cell.FitOK {
@@ -97,13 +101,15 @@ func (f *search) findSeat(w *want, index uint32) (at spot, ok bool) {
 	}
 	f.found = 1
 	f.s.stats.Feasible++
-	f.s.classes.attune(w, f.s.grid, &f.s.changes)
 	return at, true
 }
 
-// seat is where a task of a daemon job may run.
+// seat is the only machine where a task may run.
 func (f *search) seat(w *want, index uint32) (at spot, ok bool) {
-	m := w.line.job.Seat(index)
+	m := w.volumes.At
+	if !w.volumes.Bound {
+		m = w.line.job.Seat(index)
+	}
 	if m == nil {
 		return spot{}, false
 	}
@@ -111,10 +117,10 @@ func (f *search) seat(w *want, index uint32) (at spot, ok bool) {
 	return at, at.site != nil && at.site.slot >= 0
 }
 
-// preemptSeat is preempt for a task of a daemon job.
+// preemptSeat is preempt for a task that may run on one machine only.
 func (f *search) preemptSeat(w *want, index uint32) (at spot, victims []unit, ok bool) {
 	f.otherwise, f.closely = nil, 1
-	if at, ok = f.seat(w, index); !ok || f.s.dry || !f.s.grid.usable.has(at.site.slot) || !f.mayMakeRoom(w, at.site.slot) {
+	if at, ok = f.seat(w, index); !ok || f.s.dry || !f.s.grid.usable.has(at.site.slot) || !w.class.static.fits.has(at.site.slot) || !f.mayMakeRoom(w, at.site.slot) {
 		return spot{}, nil, false
 	}
 	victims = f.giveWay(w, at, f.units(w, at.site), nil)

@@ -9,7 +9,7 @@ import (
 // staysWords says who is of a lower priority than what waits and does not give way to
 // it all the same, whatever it holds; empty: nobody is, or it has room.
 func (e *explanation) staysWords() string {
-	if e.counts[cell.FitOK] > 0 || e.want.seated || e.s.promiseOf(ID{e.want.line.uid, e.index}) != nil {
+	if e.counts[cell.FitOK] > 0 || e.want.seated && !e.want.volumes.Bound || e.s.promiseOf(ID{e.want.line.uid, e.index}) != nil {
 		return ""
 	}
 	by := &e.want.class.by

@@ -27,7 +27,7 @@ import (
 //	drain|undrain|down|up|remove MACHINE
 //	job USER/NAME tasks=N [cpu=N] [mem=SIZE] [gpu=N] [exclusive] [priority=N] [kind=batch]
 //	    [ports=a,b] [want=arch=arm,...] [prefer=...] [tolerate=k=v] [gang] [never] [queue]
-//	    [packages=name:digest,...]
+//	    [packages=name:digest,...] [volumes=name,...]
 //	    [per-machine=N] [per-rack=N] [allocs=USER/NAME [by-index]] [max-running=N] [after=JOB]
 //	allocs USER/NAME n=N [cpu=N] [mem=SIZE] [ports=N] [priority=N] [gang]
 //	kill|kill-allocs USER/NAME
@@ -192,6 +192,9 @@ func (o options) jobSpec() *borgpb.JobSpec {
 		spec.Task.Packages = append(spec.Task.Packages, &borgpb.Package{Name: name, Digest: testDigest(digest), Path: "/" + name})
 	}
 	spec.Task.ExclusiveCores = o.has("exclusive")
+	for _, name := range o.list("volumes") {
+		spec.Task.Volumes = append(spec.Task.Volumes, &borgpb.Volume{Name: name, Path: "/" + name, DiskBytes: 1 << 30})
+	}
 	if o.words["kind"] == "batch" {
 		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
 		spec.MaxFailures = uint32(o.number("failures", 0))
