@@ -138,7 +138,7 @@ func tooMuch(r *admission.Refusal) error { return door.TooMuch(r.Error(), time.D
 
 // changes are the calls that make an op of the log.
 var changes = map[string]bool{
-	"/borgrpc.MasterService/Mutate": true, "/borgrpc.MasterService/AddMachine": true,
+	"/borgrpc.MasterService/Mutate": true, "/borgrpc.MasterService/Mutations": true, "/borgrpc.MasterService/AddMachine": true,
 	"/borgrpc.IdentityService/Invite": true, "/borgrpc.SecretService/SetSecret": true,
 }
 

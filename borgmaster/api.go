@@ -189,7 +189,7 @@ func (a *masterAPI) GetCell(context.Context, *borgrpc.GetCellRequest) (*borgrpc.
 // stops is worth another try on another one.
 func (m *Master) grpcError(err error) error {
 	if err = grpcError(err); status.Code(err) == codes.Internal && m.isStopping() {
-		return status.Error(codes.Unavailable, "this replica is stopping")
+		return errStopping
 	}
 	return err
 }

@@ -375,3 +375,34 @@ func TestSchedulerIsSupervised(t *testing.T) {
 	tc.group.Elect(2)
 	until(t, "the scheduler moves with the election", func() bool { return processes[1].running() == 0 && processes[2].running() == 1 })
 }
+
+// TestMutations: a stream of mutations answers each before the next, ends with the first
+// that fails, and does not keep a replica from stopping.
+func TestMutations(t *testing.T) {
+	tc := newCell(t, 2, nil)
+	stream, err := tc.client(2, "alice").Mutations(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(op *borgpb.Op) (*borgpb.Result, error) {
+		t.Helper()
+		if err := stream.Send(&borgrpc.MutateRequest{Op: op}); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := stream.Recv()
+		return resp.GetResult(), err
+	}
+	for i := range 5 {
+		if r, err := ask(tc.op(submit(t, "alice", fmt.Sprint("web-", i), 1))); err != nil || r.Uid == "" {
+			t.Fatalf("submit %d: %v, %v", i, r, err)
+		}
+	}
+	// A refusal is an answer, also for what belongs to others.
+	if r, err := ask(tc.op(kill("bob", "web"))); err != nil || r.Refusal.GetKind() != borgpb.RefusalKind_REFUSAL_KIND_PERMISSION {
+		t.Errorf("killing bob's job: %v, %v, want a refusal", r, err)
+	}
+	tc.end[1]()
+	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "this replica is stopping") {
+		t.Errorf("an idle stream of a replica that stops ended with %v, want Unavailable", err)
+	}
+}

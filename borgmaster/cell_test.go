@@ -34,7 +34,9 @@ type testCell struct {
 	masters []*borgmaster.Master
 	// stop ends one master, by replica less one.
 	stop []func()
-	ops  int
+	// Each ends what a master does by itself, and not its server.
+	end []context.CancelFunc
+	ops int
 }
 
 // clock lets time pass speed times as quickly as outside.
@@ -92,6 +94,7 @@ func newCellAt(t *testing.T, speed int64, n int, change func(replica int, c *bor
 		var running sync.WaitGroup
 		running.Go(func() { s.Serve(l) })
 		running.Go(func() { m.Run(ctx) })
+		tc.end = append(tc.end, cancel)
 		stop := sync.OnceFunc(func() {
 			cancel()
 			s.Stop()

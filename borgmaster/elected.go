@@ -78,7 +78,7 @@ func onElected[R any](ctx context.Context, m *Master, repeatable bool, local fun
 			}
 		case <-m.stopping:
 			pause.Stop()
-			return none, status.Error(codes.Unavailable, "this replica is stopping")
+			return none, errStopping
 		case <-ctx.Done():
 			pause.Stop()
 			return none, status.FromContextError(ctx.Err()).Err()

@@ -183,7 +183,7 @@ func (a *masterAPI) Events(req *borgrpc.EventsRequest, stream borgrpc.MasterServ
 		select {
 		case <-more:
 		case <-a.m.stopping:
-			return status.Error(codes.Unavailable, "this replica is stopping")
+			return errStopping
 		case <-stream.Context().Done():
 			return status.FromContextError(stream.Context().Err()).Err()
 		}

@@ -78,7 +78,7 @@ func (a *fileAPI) WatchFiles(req *borgrpc.WatchFilesRequest, stream borgrpc.File
 		select {
 		case <-more:
 		case <-m.stopping:
-			return status.Error(codes.Unavailable, "this replica is stopping")
+			return errStopping
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		}

@@ -70,7 +70,7 @@ func (a *schedulingAPI) Follow(req *borgrpc.FollowRequest, stream borgrpc.Schedu
 		case <-applied:
 		case <-changed:
 		case <-m.stopping:
-			return status.Error(codes.Unavailable, "this replica is stopping")
+			return errStopping
 		case <-stream.Context().Done():
 			return status.FromContextError(stream.Context().Err()).Err()
 		}

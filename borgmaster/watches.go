@@ -161,7 +161,7 @@ func (m *Master) serveWatch(w *watch.Watch, woken <-chan struct{}, stream borgrp
 			case <-quiet.C:
 				next = m.watches.bookmark(w)
 			case <-m.stopping:
-				return status.Error(codes.Unavailable, "this replica is stopping")
+				return errStopping
 			case <-stream.Context().Done():
 				return status.FromContextError(stream.Context().Err()).Err()
 			}

@@ -3,7 +3,8 @@
 //
 // Every replica serves every call, so a client never needs to know who is
 // elected. It is told with each answer to a mutation, and asks that one first the next
-// time, which saves a hop. A mutation keeps its request id over all tries; the cell answers a
+// time, which saves a hop, over a stream that is kept while one mutation follows another.
+// A mutation keeps its request id over all tries; the cell answers a
 // repeated id as it did the first time, so trying again never does a thing
 // twice. A Client may be used by many goroutines.
 package client
@@ -103,7 +104,8 @@ type replica struct {
 	conn   *grpc.ClientConn
 	master borgrpc.MasterServiceClient
 	// Its number, as it said itself; 0: it did not. Guarded by Client.mu.
-	number uint64
+	number    uint64
+	mutations mutations
 }
 
 // New returns a client. Nothing is dialled before the first call.
@@ -141,6 +143,7 @@ func New(config Config) (*Client, error) {
 func (c *Client) Close() error {
 	var errs []error
 	for _, r := range c.replicas {
+		r.mutations.close()
 		errs = append(errs, r.conn.Close())
 	}
 	return errors.Join(errs...)
@@ -187,7 +190,7 @@ func (c *Client) Mutate(ctx context.Context, op *borgpb.Op) (*borgpb.Result, err
 		return nil, err
 	}
 	resp, err := tryFrom(ctx, c, c.forMutation(), "change the cell", mutateTryTimeout, func(ctx context.Context, r *replica) (*borgrpc.MutateResponse, error) {
-		resp, err := r.master.Mutate(ctx, &borgrpc.MutateRequest{Op: op})
+		resp, err := r.mutate(ctx, &borgrpc.MutateRequest{Op: op})
 		c.learn(r, resp)
 		return resp, err
 	})

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"io"
 	"net"
 	"sync"
 	"testing"
@@ -42,6 +43,10 @@ type fakeMaster struct {
 	hung chan error
 	// Not nil: it is closed when the mutation that hangs has come.
 	asked chan struct{}
+	// Streams of mutations that were begun. An old master has none; they end with end.
+	streams int
+	old     bool
+	end     chan struct{}
 }
 
 func startMaster(t *testing.T) *fakeMaster {
@@ -85,6 +90,43 @@ func (m *fakeMaster) Mutate(ctx context.Context, req *borgrpc.MutateRequest) (*b
 		return nil, err
 	}
 	return &borgrpc.MutateResponse{Result: r, Elected: m.elected, Replica: m.number}, nil
+}
+
+// Mutations answers like Mutate, from a master that is not old.
+func (m *fakeMaster) Mutations(stream borgrpc.MasterService_MutationsServer) error {
+	m.mu.Lock()
+	m.streams++
+	old, end := m.old, m.end
+	m.mu.Unlock()
+	if old {
+		return m.UnimplementedMasterServiceServer.Mutations(stream)
+	}
+	asked := make(chan error, 1)
+	go func() {
+		for {
+			req, err := stream.Recv()
+			var resp *borgrpc.MutateResponse
+			if err == nil {
+				resp, err = m.Mutate(stream.Context(), req)
+			}
+			if err == nil {
+				err = stream.Send(resp)
+			}
+			if err != nil {
+				asked <- err
+				return
+			}
+		}
+	}()
+	select {
+	case err := <-asked:
+		if err == io.EOF {
+			return nil
+		}
+		return err
+	case <-end:
+		return status.Error(codes.Unavailable, "this replica is stopping")
+	}
 }
 
 func (m *fakeMaster) GetCell(context.Context, *borgrpc.GetCellRequest) (*borgrpc.GetCellResponse, error) {

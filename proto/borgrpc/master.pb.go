@@ -5869,9 +5869,10 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\tLogStream\x12\x1a\n" +
 	"\x16LOG_STREAM_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11LOG_STREAM_STDOUT\x10\x01\x12\x15\n" +
-	"\x11LOG_STREAM_STDERR\x10\x022\xaf\t\n" +
+	"\x11LOG_STREAM_STDERR\x10\x022\xf1\t\n" +
 	"\rMasterService\x129\n" +
-	"\x06Mutate\x12\x16.borgrpc.MutateRequest\x1a\x17.borgrpc.MutateResponse\x12<\n" +
+	"\x06Mutate\x12\x16.borgrpc.MutateRequest\x1a\x17.borgrpc.MutateResponse\x12@\n" +
+	"\tMutations\x12\x16.borgrpc.MutateRequest\x1a\x17.borgrpc.MutateResponse(\x010\x01\x12<\n" +
 	"\aGetCell\x12\x17.borgrpc.GetCellRequest\x1a\x18.borgrpc.GetCellResponse\x129\n" +
 	"\x06GetJob\x12\x16.borgrpc.GetJobRequest\x1a\x17.borgrpc.GetJobResponse\x12?\n" +
 	"\bListJobs\x12\x18.borgrpc.ListJobsRequest\x1a\x19.borgrpc.ListJobsResponse\x12B\n" +
@@ -6098,55 +6099,57 @@ var file_borgrpc_master_proto_depIdxs = []int32{
 	6,   // 76: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
 	98,  // 77: borgrpc.ListVolumesResponse.volumes:type_name -> borg.VolumeStatus
 	2,   // 78: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	4,   // 79: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	8,   // 80: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	11,  // 81: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	13,  // 82: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	15,  // 83: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	17,  // 84: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	19,  // 85: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
-	24,  // 86: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
-	22,  // 87: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
-	26,  // 88: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
-	70,  // 89: borgrpc.MasterService.ListVolumes:input_type -> borgrpc.ListVolumesRequest
-	32,  // 90: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	37,  // 91: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	34,  // 92: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
-	45,  // 93: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	47,  // 94: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	49,  // 95: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	53,  // 96: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	55,  // 97: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	59,  // 98: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	57,  // 99: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
-	61,  // 100: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	68,  // 101: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	3,   // 102: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	5,   // 103: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	9,   // 104: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	12,  // 105: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	14,  // 106: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	16,  // 107: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	18,  // 108: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	20,  // 109: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
-	25,  // 110: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
-	23,  // 111: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
-	27,  // 112: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
-	71,  // 113: borgrpc.MasterService.ListVolumes:output_type -> borgrpc.ListVolumesResponse
-	33,  // 114: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	38,  // 115: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	35,  // 116: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
-	46,  // 117: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	48,  // 118: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	50,  // 119: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	54,  // 120: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	56,  // 121: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	60,  // 122: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	58,  // 123: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
-	67,  // 124: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	69,  // 125: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	102, // [102:126] is the sub-list for method output_type
-	78,  // [78:102] is the sub-list for method input_type
+	2,   // 79: borgrpc.MasterService.Mutations:input_type -> borgrpc.MutateRequest
+	4,   // 80: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	8,   // 81: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	11,  // 82: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	13,  // 83: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	15,  // 84: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	17,  // 85: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	19,  // 86: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
+	24,  // 87: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
+	22,  // 88: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
+	26,  // 89: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
+	70,  // 90: borgrpc.MasterService.ListVolumes:input_type -> borgrpc.ListVolumesRequest
+	32,  // 91: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	37,  // 92: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	34,  // 93: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
+	45,  // 94: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	47,  // 95: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	49,  // 96: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	53,  // 97: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	55,  // 98: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	59,  // 99: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	57,  // 100: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
+	61,  // 101: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	68,  // 102: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	3,   // 103: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	3,   // 104: borgrpc.MasterService.Mutations:output_type -> borgrpc.MutateResponse
+	5,   // 105: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	9,   // 106: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	12,  // 107: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	14,  // 108: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	16,  // 109: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	18,  // 110: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	20,  // 111: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
+	25,  // 112: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
+	23,  // 113: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
+	27,  // 114: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
+	71,  // 115: borgrpc.MasterService.ListVolumes:output_type -> borgrpc.ListVolumesResponse
+	33,  // 116: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	38,  // 117: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	35,  // 118: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
+	46,  // 119: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	48,  // 120: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	50,  // 121: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	54,  // 122: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	56,  // 123: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	60,  // 124: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	58,  // 125: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
+	67,  // 126: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	69,  // 127: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	103, // [103:128] is the sub-list for method output_type
+	78,  // [78:103] is the sub-list for method input_type
 	78,  // [78:78] is the sub-list for extension type_name
 	78,  // [78:78] is the sub-list for extension extendee
 	0,   // [0:78] is the sub-list for field type_name

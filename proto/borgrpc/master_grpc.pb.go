@@ -20,6 +20,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	MasterService_Mutate_FullMethodName              = "/borgrpc.MasterService/Mutate"
+	MasterService_Mutations_FullMethodName           = "/borgrpc.MasterService/Mutations"
 	MasterService_GetCell_FullMethodName             = "/borgrpc.MasterService/GetCell"
 	MasterService_GetJob_FullMethodName              = "/borgrpc.MasterService/GetJob"
 	MasterService_ListJobs_FullMethodName            = "/borgrpc.MasterService/ListJobs"
@@ -48,6 +49,9 @@ const (
 type MasterServiceClient interface {
 	// Mutate proposes one op and answers when it has been applied.
 	Mutate(ctx context.Context, in *MutateRequest, opts ...grpc.CallOption) (*MutateResponse, error)
+	// Mutations is Mutate again and again, at about half the cost: each request is answered
+	// before the next one is read. A mutation that fails ends the stream, with its error.
+	Mutations(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[MutateRequest, MutateResponse], error)
 	// GetCell says who is elected and how the cell is.
 	GetCell(ctx context.Context, in *GetCellRequest, opts ...grpc.CallOption) (*GetCellResponse, error)
 	// GetJob tells of one job and its update.
@@ -102,6 +106,19 @@ func (c *masterServiceClient) Mutate(ctx context.Context, in *MutateRequest, opt
 	}
 	return out, nil
 }
+
+func (c *masterServiceClient) Mutations(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[MutateRequest, MutateResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &MasterService_ServiceDesc.Streams[0], MasterService_Mutations_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[MutateRequest, MutateResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type MasterService_MutationsClient = grpc.BidiStreamingClient[MutateRequest, MutateResponse]
 
 func (c *masterServiceClient) GetCell(ctx context.Context, in *GetCellRequest, opts ...grpc.CallOption) (*GetCellResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -245,7 +262,7 @@ func (c *masterServiceClient) SafeToDrain(ctx context.Context, in *SafeToDrainRe
 
 func (c *masterServiceClient) Events(ctx context.Context, in *EventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[EventsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &MasterService_ServiceDesc.Streams[0], MasterService_Events_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &MasterService_ServiceDesc.Streams[1], MasterService_Events_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -264,7 +281,7 @@ type MasterService_EventsClient = grpc.ServerStreamingClient[EventsResponse]
 
 func (c *masterServiceClient) Logs(ctx context.Context, in *LogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LogsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &MasterService_ServiceDesc.Streams[1], MasterService_Logs_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &MasterService_ServiceDesc.Streams[2], MasterService_Logs_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -291,6 +308,9 @@ type MasterService_LogsClient = grpc.ServerStreamingClient[LogsResponse]
 type MasterServiceServer interface {
 	// Mutate proposes one op and answers when it has been applied.
 	Mutate(context.Context, *MutateRequest) (*MutateResponse, error)
+	// Mutations is Mutate again and again, at about half the cost: each request is answered
+	// before the next one is read. A mutation that fails ends the stream, with its error.
+	Mutations(grpc.BidiStreamingServer[MutateRequest, MutateResponse]) error
 	// GetCell says who is elected and how the cell is.
 	GetCell(context.Context, *GetCellRequest) (*GetCellResponse, error)
 	// GetJob tells of one job and its update.
@@ -338,6 +358,9 @@ type UnimplementedMasterServiceServer struct{}
 
 func (UnimplementedMasterServiceServer) Mutate(context.Context, *MutateRequest) (*MutateResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Mutate not implemented")
+}
+func (UnimplementedMasterServiceServer) Mutations(grpc.BidiStreamingServer[MutateRequest, MutateResponse]) error {
+	return status.Error(codes.Unimplemented, "method Mutations not implemented")
 }
 func (UnimplementedMasterServiceServer) GetCell(context.Context, *GetCellRequest) (*GetCellResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetCell not implemented")
@@ -425,6 +448,13 @@ func _MasterService_Mutate_Handler(srv interface{}, ctx context.Context, dec fun
 	}
 	return interceptor(ctx, in, info, handler)
 }
+
+func _MasterService_Mutations_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(MasterServiceServer).Mutations(&grpc.GenericServerStream[MutateRequest, MutateResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type MasterService_MutationsServer = grpc.BidiStreamingServer[MutateRequest, MutateResponse]
 
 func _MasterService_GetCell_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetCellRequest)
@@ -769,6 +799,12 @@ var MasterService_ServiceDesc = grpc.ServiceDesc{
 		},
 	},
 	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Mutations",
+			Handler:       _MasterService_Mutations_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
 		{
 			StreamName:    "Events",
 			Handler:       _MasterService_Events_Handler,

@@ -17,6 +17,7 @@ import (
 // further: what belongs to whom, and what needs a capability.
 var access = map[string][]identity.Role{
 	"/borgrpc.MasterService/Mutate":          {identity.User, identity.Master, identity.Task},
+	"/borgrpc.MasterService/Mutations":       {identity.User, identity.Task},
 	"/borgrpc.MasterService/GetCell":         {identity.User, identity.Task},
 	"/borgrpc.MasterService/GetJob":          {identity.User, identity.Task},
 	"/borgrpc.MasterService/ListJobs":        {identity.User},

@@ -45,3 +45,65 @@ func TestAdmit(t *testing.T) {
 		t.Errorf("asked %d times", asked.Load())
 	}
 }
+
+// TestAdmitRepeated: each mutation of a stream is asked about once, and counted as a call.
+func TestAdmitRepeated(t *testing.T) {
+	var mu sync.Mutex
+	asked, revoked, counted := 0, false, map[door.Call]int{}
+	addr := serve(t, "127.0.0.1:0", door.Config{
+		Identity: source(t, identity.Master, "1"),
+		Admit: func(method string, who identity.Name) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if asked++; asked == 6 {
+				return door.TooMuch(who.ID+" asks "+method+" too often", 1500*time.Millisecond)
+			}
+			return nil
+		},
+		Revoked: func(identity.Name, time.Time) bool { mu.Lock(); defer mu.Unlock(); return revoked },
+		Called: func(c door.Call) {
+			mu.Lock()
+			defer mu.Unlock()
+			c.Took = 0
+			counted[c]++
+		},
+	})
+	alice := borgrpc.NewMasterServiceClient(dial(t, addr, source(t, identity.User, "alice"), name(identity.Master, "")))
+	begin := func() func() error {
+		stream, err := alice.Mutations(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return func() error {
+			if err := stream.Send(&borgrpc.MutateRequest{}); err != nil {
+				t.Fatal(err)
+			}
+			_, err := stream.Recv()
+			return err
+		}
+	}
+	ask := begin()
+	for range 5 {
+		if err := ask(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := ask(); status.Code(err) != codes.ResourceExhausted || door.RetryAfter(err) != 1500*time.Millisecond {
+		t.Errorf("the one too many: %v, to come back after %v", err, door.RetryAfter(err))
+	}
+	ask = begin()
+	if err := ask(); err != nil {
+		t.Fatal(err)
+	}
+	mu.Lock()
+	revoked = true
+	mu.Unlock()
+	if err := ask(); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "was revoked") {
+		t.Errorf("a mutation of somebody who was revoked: %v, want Unauthenticated", err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if n := counted[door.Call{Method: "/borgrpc.MasterService/Mutations"}]; asked != 7 || n != 6 {
+		t.Errorf("asked about %d mutations and counted %d, want 7 and 6: %v", asked, n, counted)
+	}
+}

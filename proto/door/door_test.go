@@ -70,6 +70,18 @@ func (caller) GetCell(ctx context.Context, _ *borgrpc.GetCellRequest) (*borgrpc.
 	return &borgrpc.GetCellResponse{CellName: who.ID, Build: string(who.Role)}, nil
 }
 
+func (caller) Mutations(stream borgrpc.MasterService_MutationsServer) error {
+	for {
+		_, err := stream.Recv()
+		if err == nil {
+			err = stream.Send(&borgrpc.MutateResponse{})
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
 func (caller) Events(_ *borgrpc.EventsRequest, stream borgrpc.MasterService_EventsServer) error {
 	for stream.Context().Err() == nil {
 		if err := stream.Send(&borgrpc.EventsResponse{}); err != nil {

@@ -205,7 +205,12 @@ func (c *Config) interceptors() []grpc.ServerOption {
 				c.tell(stream.Context(), info.FullMethod, err)
 				return err
 			}
-			err = handle(srv, &guardedStream{ServerStream: stream, ctx: ctx, config: c})
+			guarded := &guardedStream{ServerStream: stream, ctx: ctx, config: c}
+			if repeated[info.FullMethod] {
+				err = handle(srv, &repeatedCalls{guardedStream: guarded, method: info.FullMethod})
+			} else {
+				err = handle(srv, guarded)
+			}
 			c.tell(ctx, info.FullMethod, err)
 			return err
 		}),
@@ -277,4 +282,41 @@ func (s *guardedStream) still() error {
 		return Revoked(info.name)
 	}
 	return nil
+}
+
+// repeated are streams that are one call of a user again and again: each request is
+// answered before the next one is read.
+var repeated = map[string]bool{"/borgrpc.MasterService/Mutations": true}
+
+// repeatedCalls asks of each request what is asked of a call by its head, and counts it
+// as a call. The first one is let in with the stream.
+type repeatedCalls struct {
+	*guardedStream
+	method string
+	// When the last request came; zero: none has.
+	began time.Time
+}
+
+func (s *repeatedCalls) RecvMsg(m any) error {
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	first := s.began.IsZero()
+	s.began = time.Now()
+	if first {
+		return nil
+	}
+	info, err := s.config.connection(s.ctx)
+	if err == nil && s.config.Admit != nil {
+		if err = s.config.Admit(s.method, info.name); err != nil {
+			time.Sleep(restAfter(err))
+		}
+	}
+	return err
+}
+
+func (s *repeatedCalls) SendMsg(m any) error {
+	err := s.guardedStream.SendMsg(m)
+	s.config.count(s.method, false, s.began, &err)
+	return err
 }

@@ -167,6 +167,16 @@ func (m *matrix) masterRows(web *borgrpc.CopyID) {
 			return &borgrpc.MutateRequest{Op: m.op(&borgpb.Op{Op: &borgpb.Op_SetTaskNote{SetTaskNote: note}})}
 		}),
 	}})
+	m.must("alice", m.submit("alice", "older", "nowhere"))
+	m.add("MasterService/Mutations", &row{asks: []ask{
+		{who: alice, req: func() proto.Message {
+			return &borgrpc.MutateRequest{Op: m.op(&borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: "alice", Name: "older"}}})}
+		}},
+		m.ofTask(func() proto.Message {
+			note := &borgpb.SetTaskNote{User: "alice", Job: "web", Attempt: web.Attempt, Text: "at work"}
+			return &borgrpc.MutateRequest{Op: m.op(&borgpb.Op{Op: &borgpb.Op_SetTaskNote{SetTaskNote: note}})}
+		}),
+	}})
 	m4 := m.startMachine("m4")
 	m.add("MasterService/AddMachine", &row{asks: []ask{{who: root, req: func() proto.Message { return m.addMachineRequest(m4.addr) }}}})
 }
