@@ -21,7 +21,7 @@ const (
 	// in a row. A second replica is asked a little before, as its answer may take a
 	// second.
 	silentForDownNs = 6e9
-	missesForDown   = 3
+	missesForDown   = linkshard.MissesForDown
 	askBeforeNs     = 1e9
 	// A replica that has not reported for so long has no share: its link shard speaks
 	// every 100 ms.

@@ -66,6 +66,8 @@ const (
 	// was missed before still counts. Without for longer, this replica may have been
 	// cut off: then every machine is granted a whole window.
 	contactLostNs = 3e9
+	// MissesForDown is how many polls in a row a machine must have missed to be down.
+	MissesForDown = 3
 	// A shard that hears of no machine says so once so many polls in a row have not
 	// been answered; that it stood still itself for so long is no silence of theirs.
 	deafPolls    = 8
@@ -289,11 +291,16 @@ func (c *Core) masterContact(now int64, ok bool) {
 }
 
 // grantWindow forgets what was missed: this replica was cut off, and cannot tell
-// whether it was the machines.
+// whether it was the machines. Of one that was silent for long before it is enough to
+// miss one poll more: such are polled so rarely that three would take a minute.
 func (c *Core) grantWindow(now int64) {
 	c.contactNs = now
 	for _, m := range c.machines {
-		m.missed = 0
+		if c.lostNs-m.heardNs >= silentFastNs {
+			m.missed = min(m.missed, MissesForDown-1)
+		} else {
+			m.missed = 0
+		}
 	}
 }
 
@@ -596,7 +603,7 @@ func (c *Core) contact(now int64, m *polled, e Answered, eff *Effects) {
 		m.missed, m.heardNs = 0, now
 		say.Reached = true
 	} else {
-		if !c.counts(now) {
+		if !c.counts(now) || m.startedNs < c.contactNs {
 			return
 		}
 		m.missed++

@@ -13,6 +13,8 @@ type silentCell struct {
 	out     []flying
 	asked   map[int64]int
 	answers func(machine string) bool
+	// Hears of each step's effects; nil: nobody.
+	heard func(Effects)
 }
 
 type flying struct {
@@ -34,7 +36,11 @@ func newSilentCell(machines int, answers func(machine string) bool) *silentCell 
 }
 
 func (c *silentCell) step(event Event) {
-	for _, name := range c.core.Step(c.now, event).Polls {
+	eff := c.core.Step(c.now, event)
+	if c.heard != nil {
+		c.heard(eff)
+	}
+	for _, name := range eff.Polls {
 		c.asked[c.now/1e9]++
 		ends := c.now + 1e6
 		if !c.answers(name) {
@@ -90,5 +96,50 @@ func TestManySilent(t *testing.T) {
 	c.run(130e9)
 	if n := c.core.Unheard(); n != 0 {
 		t.Errorf("10 s after all are back %d machines are not heard", n)
+	}
+}
+
+// TestSilentBeforeTheElectedMasterWas: after a time without an elected master a machine
+// that was silent for long before it is told of after one more poll, begun since, and one
+// that was not after three.
+func TestSilentBeforeTheElectedMasterWas(t *testing.T) {
+	long, short := false, false
+	c := newSilentCell(200, func(m string) bool {
+		return !(long && m[len(m)-1] == '7' || short && m[len(m)-1] == '8')
+	})
+	told := map[string][]uint32{}
+	c.heard = func(eff Effects) {
+		for _, contact := range eff.Contacts {
+			if !contact.Reached {
+				told[contact.Machine] = append(told[contact.Machine], contact.Missed)
+			}
+		}
+	}
+	c.run(10e9)
+	long = true
+	c.run(60e9)
+	short = true
+	c.run(61e9)
+	c.step(MasterContact{OK: false})
+	c.run(70e9)
+	c.step(MasterContact{OK: true})
+	clear(told)
+	back := c.now
+	c.run(back + 500e6)
+	for machine, missed := range told {
+		t.Errorf("%s is told of with %v missed, by a poll that began before", machine, missed)
+	}
+	c.run(back + 30e9)
+	for machine, missed := range told {
+		want := uint32(1)
+		if machine[len(machine)-1] == '7' {
+			want = MissesForDown
+		}
+		if missed[0] != want {
+			t.Errorf("%s is told of with %v missed; want %d at first", machine, missed, want)
+		}
+	}
+	if len(told) != 40 {
+		t.Errorf("%d machines are told of, want 40", len(told))
 	}
 }

@@ -62,11 +62,12 @@ func (c *CoreConfig) uncommittedBytes() uint64 {
 // Each Step takes events and returns what is to be done about them. It is a
 // function of its events and of the storage (and of raft's election jitter).
 type Core struct {
-	cfg     CoreConfig
-	rn      *raft.RawNode
-	ticks   uint64
-	members Membership
-	state   CoreState
+	cfg      CoreConfig
+	rn       *raft.RawNode
+	ticks    uint64
+	patience patience
+	members  Membership
+	state    CoreState
 	// Term of the last entry handed out for application that we know to be
 	// applied, and its index.
 	applied, appliedTerm uint64
@@ -255,6 +256,7 @@ func NewCore(cfg CoreConfig) (*Core, error) {
 		return nil, fmt.Errorf("start raft: %w", err)
 	}
 	c.state = c.readState()
+	c.patience.saw(c.state.Term)
 	return c, nil
 }
 
@@ -293,6 +295,7 @@ func (c *Core) Step(events ...Event) Effects {
 		c.ready()
 	}
 	c.out.State = c.readState()
+	c.patience.saw(c.out.State.Term)
 	if !c.out.State.Leading {
 		c.changing = false
 	}

@@ -26,7 +26,9 @@ func (c *Core) readState() CoreState {
 // tick lets a tick pass, and looks after what only time can show.
 func (c *Core) tick() {
 	c.ticks++
-	c.rn.Tick()
+	if c.patience.tick() {
+		c.rn.Tick()
+	}
 	c.askAgain()
 	// What follows need not be looked at in every tick.
 	if c.ticks%uint64(c.cfg.ElectionTicks) != 0 {

@@ -26,6 +26,9 @@ type pace struct {
 	all   int
 	// Machine from which it took down who is down.
 	machines map[uint32]string
+	// Shelf of each task then: a machine may be moved to another one by an entry that takes
+	// tasks down by where it was.
+	shelves map[uint32]string
 	// Its gate let a batch go that has not gone yet; and index of the entry in which the
 	// last one went.
 	passed bool
@@ -117,9 +120,13 @@ func (t *truth) paceTask(ev *cell.Event, j *cell.Job, x *rollout) {
 	}
 	shelf := t.shelfOf(ev.Machine)
 	down := 0
+	moved := func(task uint32) bool { was, known := p.shelves[task]; return known && was != shelf }
+	if moved(ev.Task) {
+		return
+	}
 	for i := range x.down {
 		// Who was placed elsewhere meanwhile is down there.
-		if at := lastAt(j.Task(i)); at != nil && t.shelfOf(p.machines[i]) == shelf && t.shelfOf(at.Machine().Name()) == shelf {
+		if at := lastAt(j.Task(i)); !moved(i) && at != nil && t.shelfOf(p.machines[i]) == shelf && t.shelfOf(at.Machine().Name()) == shelf {
 			down++
 		}
 	}
@@ -194,6 +201,12 @@ func (t *truth) paceStands(j *cell.Job, x *rollout) {
 	}
 	if x.policy.GetSpreadBy() != "" {
 		p.tasks, p.all = t.shelves(j)
+		clear(p.shelves)
+		for i, task := range j.Tasks() {
+			if at := lastAt(task); at != nil {
+				p.shelves[i] = t.shelfOf(at.Machine().Name())
+			}
+		}
 	}
 }
 
@@ -208,5 +221,5 @@ func (p *pace) paceRuns(index uint32, runs bool) {
 }
 
 func newPace() pace {
-	return pace{extra: map[uint32]bool{}, machines: map[uint32]string{}}
+	return pace{extra: map[uint32]bool{}, machines: map[uint32]string{}, shelves: map[uint32]string{}}
 }
