@@ -15,7 +15,7 @@ import (
 
 const (
 	// A second mutation of the same replica within so long goes over a stream, which is
-	// kept for so long for the next one: that costs both ends about half.
+	// kept for so long for the next one: that costs both ends about two thirds.
 	keepMutations = 10 * time.Second
 	// A stream is used for so long, so that its connection follows the certificates.
 	mutationsLife = time.Minute
@@ -85,7 +85,8 @@ func (m *mutations) take(master borgrpc.MasterServiceClient) *mutationStream {
 			return s
 		}
 	}
-	if now := time.Now(); m.closed || m.unknown || m.answered.IsZero() || now.Sub(m.answered) > keepMutations {
+	now := time.Now()
+	if m.closed || m.unknown || m.answered.IsZero() || now.Sub(m.answered) > keepMutations {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -94,7 +95,7 @@ func (m *mutations) take(master borgrpc.MasterServiceClient) *mutationStream {
 		cancel()
 		return nil
 	}
-	return &mutationStream{stream: stream, cancel: cancel, opened: time.Now()}
+	return &mutationStream{stream: stream, cancel: cancel, opened: now}
 }
 
 // keep puts back a stream on which the last mutation was answered.

@@ -49,8 +49,8 @@ const (
 type MasterServiceClient interface {
 	// Mutate proposes one op and answers when it has been applied.
 	Mutate(ctx context.Context, in *MutateRequest, opts ...grpc.CallOption) (*MutateResponse, error)
-	// Mutations is Mutate again and again, at about half the cost: each request is answered
-	// before the next one is read. A mutation that fails ends the stream, with its error.
+	// Mutations is Mutate again and again, at about two thirds of the cost: each request
+	// is answered before the next one is read. A mutation that fails ends the stream, with its error.
 	Mutations(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[MutateRequest, MutateResponse], error)
 	// GetCell says who is elected and how the cell is.
 	GetCell(ctx context.Context, in *GetCellRequest, opts ...grpc.CallOption) (*GetCellResponse, error)
@@ -308,8 +308,8 @@ type MasterService_LogsClient = grpc.ServerStreamingClient[LogsResponse]
 type MasterServiceServer interface {
 	// Mutate proposes one op and answers when it has been applied.
 	Mutate(context.Context, *MutateRequest) (*MutateResponse, error)
-	// Mutations is Mutate again and again, at about half the cost: each request is answered
-	// before the next one is read. A mutation that fails ends the stream, with its error.
+	// Mutations is Mutate again and again, at about two thirds of the cost: each request
+	// is answered before the next one is read. A mutation that fails ends the stream, with its error.
 	Mutations(grpc.BidiStreamingServer[MutateRequest, MutateResponse]) error
 	// GetCell says who is elected and how the cell is.
 	GetCell(context.Context, *GetCellRequest) (*GetCellResponse, error)
