@@ -38,6 +38,13 @@ const (
 	// so long; doubled each time up to the maximum.
 	cutOffNs    = 60e9
 	cutOffMaxNs = 600e9
+	// A replica that was silent and lost its share has one again after so long; doubled when
+	// it loses that within the last of these times, up to the second. To and fro, all that
+	// was missed on its machines counts anew each time, and so it does for as long as it
+	// is busy.
+	returnNs        = 4e9
+	returnMaxNs     = 32e9
+	returnForgetsNs = 60e9
 	// A replica that has heard of none of its machines for so long is doubted: others
 	// try a few of them. Not again before a pause.
 	deafNs       = 400e6
@@ -235,6 +242,8 @@ type heardReplica struct {
 	// Without a share until then, because others reach what it misses.
 	cutOffUntilNs int64
 	penaltyNs     int64
+	// Without a share until then, because it was silent at lapsedNs; how long that is.
+	returnsAtNs, lapsedNs, pauseNs int64
 	// It hears of no machine: those that others try now; how many were tried, and how
 	// many of them reached.
 	doubt          map[string]bool
@@ -686,9 +695,19 @@ func (d *Core) decideLive(now int64) {
 	if d.liveVersion == 0 && !d.settled(now, heard) {
 		return
 	}
+	for _, id := range d.live {
+		if r := d.replicas[id]; !slices.Contains(heard, id) && now >= max(r.cutOffUntilNs, r.returnsAtNs) {
+			r.lapse(now)
+		}
+	}
 	live := slices.DeleteFunc(slices.Clone(heard), func(id uint64) bool { return now < d.replicas[id].cutOffUntilNs })
 	if len(live) == 0 {
 		live = heard
+	}
+	// Those that return are waited for while most of the replicas share the machines.
+	returning := func(id uint64) bool { return now < d.replicas[id].returnsAtNs && !slices.Contains(d.live, id) }
+	if others := slices.DeleteFunc(slices.Clone(live), returning); 2*len(others) > len(d.members) {
+		live = others
 	}
 	if slices.Equal(live, d.live) || len(live) == 0 {
 		return
@@ -700,6 +719,16 @@ func (d *Core) decideLive(now int64) {
 			d.forgive(m)
 		}
 	}
+}
+
+// lapse notes that a replica loses its share because it is silent.
+func (r *heardReplica) lapse(now int64) {
+	if r.pauseNs == 0 || now-r.lapsedNs > returnForgetsNs {
+		r.pauseNs = returnNs
+	} else {
+		r.pauseNs = min(2*r.pauseNs, returnMaxNs)
+	}
+	r.lapsedNs, r.returnsAtNs = now, now+r.pauseNs
 }
 
 // settled tells whether a new master has waited long enough for the replicas that
