@@ -99,8 +99,8 @@ type CoreState struct {
 type Event interface{ event() }
 
 type (
-	// Tick is the passing of one tick.
-	Tick struct{}
+	// Tick is the passing of one tick; of so many more nothing was heard, as it came late.
+	Tick struct{ LateTicks uint64 }
 	// Receive is a message from another replica.
 	Receive struct{ Message *raftpb.Message }
 	// Propose asks for an entry. The effects say whether it was taken.
@@ -309,7 +309,7 @@ func (c *Core) Step(events ...Event) Effects {
 func (c *Core) step(ev Event) {
 	switch ev := ev.(type) {
 	case Tick:
-		c.tick()
+		c.tick(ev.LateTicks)
 	case Receive:
 		c.heard[ev.Message.GetFrom()] = c.ticks
 		// What raft refuses here is a message that came too late.

@@ -24,9 +24,9 @@ func (c *Core) readState() CoreState {
 }
 
 // tick lets a tick pass, and looks after what only time can show.
-func (c *Core) tick() {
+func (c *Core) tick(lateTicks uint64) {
 	c.ticks++
-	if c.patience.tick() {
+	if c.patience.tick(lateTicks) {
 		c.rn.Tick()
 	}
 	c.askAgain()

@@ -8,6 +8,12 @@ const (
 	// From so many on, of which it remembers, an election timeout is twice as long, with
 	// each more twice as long again, up to longestTimeout as long.
 	manyElections, longestTimeout = 2, 8
+	// A tick that comes so much later than it should is a late one, of which the second
+	// worst of the last patientTicks counts: one may be a machine that stood still. With it
+	// an election timeout is as many times as long as half of what it was late.
+	lateTicks, latePart = 4, 2
+	// So many late ones are remembered.
+	maxLate = 8
 )
 
 // patience stretches the election timeout while one election follows another. It is short
@@ -17,13 +23,23 @@ const (
 //
 // Replicas may differ in it. Who is impatient asks before he campaigns, and those who hear
 // of a master do not vote.
+//
+// It is stretched, too, while this replica's own ticks come late: on a machine that is so
+// busy what others say is late as well, by more than one of its ticks, and to elect another
+// master is the last thing that it has time for.
 type patience struct {
 	term uint64
 	// Ticks until all elections are forgotten.
 	ticks uint64
 	// Ticks since raft's last one.
 	held uint64
+	// Ticks in all, and the late ones, oldest first.
+	now   uint64
+	lates []late
 }
+
+// late is a tick that came so many ticks late.
+type late struct{ at, by uint64 }
 
 // saw takes in the term after each step.
 func (p *patience) saw(term uint64) {
@@ -33,8 +49,15 @@ func (p *patience) saw(term uint64) {
 	p.term = term
 }
 
-// tick lets a tick pass and tells whether raft has one.
-func (p *patience) tick() bool {
+// tick lets a tick pass, which came so much late, and tells whether raft has one.
+func (p *patience) tick(by uint64) bool {
+	p.now++
+	for len(p.lates) > 0 && p.now-p.lates[0].at > patientTicks || len(p.lates) > maxLate {
+		p.lates = p.lates[1:]
+	}
+	if by >= lateTicks {
+		p.lates = append(p.lates, late{p.now, by})
+	}
 	p.ticks -= min(p.ticks, 1)
 	if p.held++; p.held < p.factor() {
 		return false
@@ -45,9 +68,18 @@ func (p *patience) tick() bool {
 
 // factor is how many times as long an election timeout is.
 func (p *patience) factor() uint64 {
-	many := p.ticks / patientTicks
-	if many < manyElections {
-		return 1
+	factor := p.secondLate() / latePart
+	if many := p.ticks / patientTicks; many >= manyElections {
+		factor = max(factor, uint64(2)<<(many-manyElections))
 	}
-	return min(uint64(2)<<(many-manyElections), longestTimeout)
+	return min(max(factor, 1), longestTimeout)
+}
+
+// secondLate is by how much the second worst of the late ticks was late.
+func (p *patience) secondLate() uint64 {
+	worst, second := uint64(0), uint64(0)
+	for _, l := range p.lates {
+		worst, second = max(worst, l.by), max(second, min(worst, l.by))
+	}
+	return second
 }

@@ -9,7 +9,7 @@ func TestPatience(t *testing.T) {
 	p.saw(7)
 	pass := func(ticks int) (ofRaft int) {
 		for range ticks {
-			if p.tick() {
+			if p.tick(0) {
 				ofRaft++
 			}
 		}
@@ -36,6 +36,45 @@ func TestPatience(t *testing.T) {
 		}
 		if got := pass(step.ticks); got != step.want {
 			t.Errorf("after %d elections more: %d ticks of raft in %d, want %d; %d are left", step.elections, got, step.ticks, step.want, p.ticks)
+		}
+	}
+}
+
+// TestPatienceOfWhoIsLate: one tick that comes late is nothing, with the second the
+// timeout is as long as that deserves, and five seconds later it is as ever.
+func TestPatienceOfWhoIsLate(t *testing.T) {
+	for _, test := range []struct {
+		late []uint64
+		want int
+	}{
+		{nil, 200},
+		{[]uint64{3, 3, 3}, 200},
+		{[]uint64{50}, 200},
+		{[]uint64{50, 4}, 100},
+		{[]uint64{8, 4, 8}, 50},
+		{[]uint64{50, 90, 50}, 25},
+		// Of many the latest count.
+		{[]uint64{40, 40, 4, 4, 4, 4, 4, 4, 4, 4, 4}, 100},
+	} {
+		p := patience{}
+		for _, by := range test.late {
+			p.tick(by)
+		}
+		p.held = 0
+		for _, want := range []int{test.want, 200} {
+			got := 0
+			for range 200 {
+				if p.tick(0) {
+					got++
+				}
+			}
+			if got != want {
+				t.Errorf("ticks late by %v: then %d of 200 are raft's, want %d", test.late, got, want)
+			}
+			for range patientTicks {
+				p.tick(0)
+			}
+			p.held = 0
 		}
 	}
 }

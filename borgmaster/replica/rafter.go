@@ -51,14 +51,16 @@ func (r *Replica) runRaft(ctx context.Context) (err error) {
 	// time that it did not live.
 	ticker := time.NewTicker(r.cfg.Tick)
 	defer ticker.Stop()
-	ticks := 0
+	ticks, last := 0, time.Now()
 	for {
 		var events []Event
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-			events = append(events, Tick{})
+			now := time.Now()
+			events = append(events, Tick{LateTicks: uint64(max(now.Sub(last)/r.cfg.Tick-1, 0))})
+			last = now
 			if ticks++; ticks%r.cfg.ElectionTicks == 0 {
 				r.noteIncarnation(ctx)
 				peers := r.core.Peers(r.cfg.Tick)
