@@ -182,7 +182,9 @@ func serveFake(ctx context.Context, l layout, part int, f *fleet.Fleet) error {
 			http.Error(w, "want ?part=N&of=M: of every M machines N vanish; 0 of 0: all come back", http.StatusBadRequest)
 			return
 		}
-		f.Vanish(part, of)
+		if err := f.Vanish(part, of); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+		}
 	})
 	mux.HandleFunc("POST /cut", func(w http.ResponseWriter, r *http.Request) {
 		replica, err := strconv.ParseUint(r.FormValue("replica"), 10, 64)

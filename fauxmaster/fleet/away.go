@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 )
 
 // reach says which bytes get through between the machines and who calls them. What
@@ -20,6 +21,8 @@ type reach struct {
 	// Which replica has polled on a connection, which says by itself only that it is of
 	// a master.
 	callers map[end]uint64
+	// Where connections to all machines come in; nil: nobody listens, or not on a socket.
+	listener syscall.RawConn
 }
 
 // end names a connection: the same port of a master may lead to several machines.
@@ -41,8 +44,17 @@ func (r *reach) set(change func()) {
 }
 
 // Vanish has nothing more be heard of part of every so many machines, and their tasks
-// go on; part 0: all are heard again.
-func (f *Fleet) Vanish(part, of int) { f.reach.set(func() { f.reach.part, f.reach.of = part, of }) }
+// go on; part 0: all are heard again. With an error the machines have vanished, and take
+// connections over which nothing is heard.
+func (f *Fleet) Vanish(part, of int) (err error) {
+	f.reach.set(func() {
+		f.reach.part, f.reach.of = part, of
+		if f.reach.listener != nil {
+			err = filter(f.reach.listener, part, of)
+		}
+	})
+	return err
+}
 
 // Cut has no machine hear, or be heard by, that replica; 0: the cut is mended.
 func (f *Fleet) Cut(replica uint64) { f.reach.set(func() { f.reach.replica = replica }) }
@@ -81,6 +93,13 @@ func (r *reach) away(k int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.gone(k)
+}
+
+// listens notes where connections come in.
+func (r *reach) listens(l net.Listener) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listener, _ = rawOf(l)
 }
 
 // gone is away for who holds mu.

@@ -142,7 +142,10 @@ func (f *Fleet) at(local net.Addr) *machine {
 
 // Listen opens the one listener of all machines.
 func Listen(port uint16) (net.Listener, error) {
-	l, err := door.Listen(fmt.Sprintf("0.0.0.0:%d", port))
+	var config net.ListenConfig
+	// Such sockets take no filters.
+	config.SetMultipathTCP(false)
+	l, err := config.Listen(context.Background(), "tcp4", fmt.Sprintf("0.0.0.0:%d", port))
 	if err != nil {
 		return nil, err
 	}
@@ -195,6 +198,7 @@ func (f *Fleet) Serve(ctx context.Context, l net.Listener) error {
 		},
 	})
 	borgrpc.RegisterBorgletServiceServer(server, f)
+	f.reach.listens(l)
 	group, ctx := errgroup.WithContext(ctx)
 	for _, w := range f.worlds {
 		group.Go(func() error {
