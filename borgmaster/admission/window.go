@@ -14,8 +14,9 @@ const (
 	lightEpochs = 100
 	// What a light write is taken to need until one was seen in quiet.
 	firstBaseNs = 20e6
-	// Beside somebody who asks for little the others have a turn so often at most.
-	pauseNs = 15e6
+	// Beside somebody who asks for little the others have a turn so often at most: he meets
+	// one of theirs on its way now and then, and not each time.
+	pauseNs = 40e6
 	// No write may take so long on average: whoever asks for little may come at any
 	// moment, and then waits for what is on its way.
 	mostNs = 200e6
@@ -27,7 +28,8 @@ const (
 // window is how much may be on its way through the log at a time. A large one makes
 // large batches, and so most out of the log; a small one lets a single write through
 // quickly. So it is large while nobody asks for little, and otherwise as large as leaves
-// a light write about the time that it needs in quiet.
+// a light write about the time that it needs in quiet, and the unluckiest one not much
+// more than twice that.
 type window struct {
 	size, used int64
 	// When the present epoch began, and how many there were.
@@ -37,10 +39,10 @@ type window struct {
 	// A write that is not light got a place in this epoch. Light ones alone, however many,
 	// are kept from nobody by a small window: it would only make them wait in line.
 	heavy bool
-	// Times of writes in this epoch: of all, and of the light ones.
-	n, sumNs           int64
-	lightN, lightSumNs int64
-	lastLightNs        int64
+	// Times of writes in this epoch: of all, and of the light ones; the longest of those.
+	n, sumNs                       int64
+	lightN, lightSumNs, lightMaxNs int64
+	lastLightNs                    int64
 	// Epoch of the last light write.
 	lightAt int64
 	// What a light write needs in quiet; 0: none was seen yet.
@@ -73,6 +75,7 @@ func (w *window) done(tookNs int64, light bool) {
 	if light {
 		w.lightN++
 		w.lightSumNs += tookNs
+		w.lightMaxNs = max(w.lightMaxNs, tookNs)
 	}
 }
 
@@ -84,7 +87,7 @@ func (w *window) turn(now int64) {
 	w.adapt()
 	w.epochs += max((now-w.beganNs)/epochNs, 1)
 	w.beganNs = now
-	w.limited, w.heavy, w.n, w.sumNs, w.lightN, w.lightSumNs = false, false, 0, 0, 0, 0
+	w.limited, w.heavy, w.n, w.sumNs, w.lightN, w.lightSumNs, w.lightMaxNs = false, false, 0, 0, 0, 0, 0
 }
 
 func (w *window) adapt() {
@@ -92,13 +95,13 @@ func (w *window) adapt() {
 		w.lastLightNs = w.lightSumNs / w.lightN
 	}
 	crowded := w.lightN > 0 && w.heavy
-	tooLong := w.base()*5/4 + 1e6
+	tooLong, atMost := w.base()*5/4+1e6, w.base()*5/2+1e6
 	switch {
 	case w.lightN > 0 && !w.limited && w.used < w.size/2:
 		w.learn(w.lastLightNs)
 	case crowded && w.lastLightNs > 2*tooLong:
 		w.crowd(w.size / 2)
-	case crowded && w.lastLightNs > tooLong:
+	case crowded && (w.lastLightNs > tooLong || w.lightMaxNs > atMost):
 		w.crowd(w.size * 7 / 10)
 	case w.heavy && w.n > 0 && w.sumNs/w.n > mostNs:
 		w.size = max(w.size*7/10, minWindow)
