@@ -26,7 +26,7 @@ func (c *Core) readState() CoreState {
 // tick lets a tick pass, and looks after what only time can show.
 func (c *Core) tick(lateTicks uint64) {
 	c.ticks++
-	if c.patience.tick(lateTicks) {
+	if c.patience.tick(lateTicks, c.state.Leading) {
 		c.rn.Tick()
 	}
 	c.askAgain()

@@ -9,9 +9,12 @@ const (
 	// each more twice as long again, up to longestTimeout as long.
 	manyElections, longestTimeout = 2, 8
 	// A tick that comes so much later than it should is a late one, of which the second
-	// worst of the last patientTicks counts: one may be a machine that stood still. With it
-	// an election timeout is as many times as long as half of what it was late.
-	lateTicks, latePart = 4, 2
+	// worst of the last patientTicks counts: one may be a machine that stood still. An
+	// election timeout is as many times as long as that was late.
+	lateTicks = 3
+	// Who leads waits at least so many times as long for the answers of most, and at most
+	// so many: he sends heartbeats as often as he has ticks, and others wait for those.
+	leastLeading, mostLeading = 2, 4
 	// So many late ones are remembered.
 	maxLate = 8
 )
@@ -23,6 +26,10 @@ const (
 //
 // Replicas may differ in it. Who is impatient asks before he campaigns, and those who hear
 // of a master do not vote.
+//
+// Who leads is more patient than those who follow. He steps down when most have not
+// answered for an election timeout, and in the first second after an election all have
+// most to do; while they hear of him nobody else would be elected.
 //
 // It is stretched, too, while this replica's own ticks come late: on a machine that is so
 // busy what others say is late as well, by more than one of its ticks, and to elect another
@@ -50,7 +57,7 @@ func (p *patience) saw(term uint64) {
 }
 
 // tick lets a tick pass, which came so much late, and tells whether raft has one.
-func (p *patience) tick(by uint64) bool {
+func (p *patience) tick(by uint64, leading bool) bool {
 	p.now++
 	for len(p.lates) > 0 && p.now-p.lates[0].at > patientTicks || len(p.lates) > maxLate {
 		p.lates = p.lates[1:]
@@ -59,7 +66,7 @@ func (p *patience) tick(by uint64) bool {
 		p.lates = append(p.lates, late{p.now, by})
 	}
 	p.ticks -= min(p.ticks, 1)
-	if p.held++; p.held < p.factor() {
+	if p.held++; p.held < p.factor(leading) {
 		return false
 	}
 	p.held = 0
@@ -67,12 +74,15 @@ func (p *patience) tick(by uint64) bool {
 }
 
 // factor is how many times as long an election timeout is.
-func (p *patience) factor() uint64 {
-	factor := p.secondLate() / latePart
+func (p *patience) factor(leading bool) uint64 {
+	factor := max(p.secondLate(), 1)
 	if many := p.ticks / patientTicks; many >= manyElections {
 		factor = max(factor, uint64(2)<<(many-manyElections))
 	}
-	return min(max(factor, 1), longestTimeout)
+	if leading {
+		return min(max(factor, leastLeading), mostLeading)
+	}
+	return min(factor, longestTimeout)
 }
 
 // secondLate is by how much the second worst of the late ticks was late.

@@ -9,7 +9,7 @@ func TestPatience(t *testing.T) {
 	p.saw(7)
 	pass := func(ticks int) (ofRaft int) {
 		for range ticks {
-			if p.tick(0) {
+			if p.tick(0, false) {
 				ofRaft++
 			}
 		}
@@ -48,23 +48,23 @@ func TestPatienceOfWhoIsLate(t *testing.T) {
 		want int
 	}{
 		{nil, 200},
-		{[]uint64{3, 3, 3}, 200},
+		{[]uint64{2, 2, 2}, 200},
 		{[]uint64{50}, 200},
-		{[]uint64{50, 4}, 100},
-		{[]uint64{8, 4, 8}, 50},
+		{[]uint64{50, 4}, 50},
+		{[]uint64{5, 3, 5}, 40},
 		{[]uint64{50, 90, 50}, 25},
 		// Of many the latest count.
-		{[]uint64{40, 40, 4, 4, 4, 4, 4, 4, 4, 4, 4}, 100},
+		{[]uint64{40, 40, 4, 4, 4, 4, 4, 4, 4, 4, 4}, 50},
 	} {
 		p := patience{}
 		for _, by := range test.late {
-			p.tick(by)
+			p.tick(by, false)
 		}
 		p.held = 0
 		for _, want := range []int{test.want, 200} {
 			got := 0
 			for range 200 {
-				if p.tick(0) {
+				if p.tick(0, false) {
 					got++
 				}
 			}
@@ -72,9 +72,21 @@ func TestPatienceOfWhoIsLate(t *testing.T) {
 				t.Errorf("ticks late by %v: then %d of 200 are raft's, want %d", test.late, got, want)
 			}
 			for range patientTicks {
-				p.tick(0)
+				p.tick(0, false)
 			}
 			p.held = 0
+		}
+	}
+}
+
+// TestPatienceOfWhoLeads: he has half of the ticks at most, and a quarter at least.
+func TestPatienceOfWhoLeads(t *testing.T) {
+	p := patience{}
+	for _, test := range []struct{ late, want uint64 }{{0, 2}, {2, 2}, {3, 3}, {50, 4}} {
+		p.tick(test.late, true)
+		p.tick(test.late, true)
+		if got := p.factor(true); got != test.want {
+			t.Errorf("late by %d: a timeout is %d times as long, want %d", test.late, got, test.want)
 		}
 	}
 }

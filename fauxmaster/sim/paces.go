@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"maps"
 	"strings"
 
 	"borg/borgmaster/cell"
@@ -94,9 +95,15 @@ func (x *rollout) mayTakeDown(j *cell.Job) int {
 	if x.policy.GetSurge() == 0 || u.Surge() == 0 || j.Mixed() {
 		return max(n, 1)
 	}
-	for i := min(x.pace.size, j.Size()); i < j.NumTasks() || int(i) < int(j.Size()+u.Surge()); i++ {
-		t := j.Task(i)
-		if x.pace.extra[i] || t != nil && t.Current() != nil && t.Current().State() == borgpb.AttemptState_ATTEMPT_STATE_RUNNING {
+	first, extra := min(x.pace.size, j.Size()), maps.Clone(x.pace.extra)
+	for i := first; i < j.NumTasks(); i++ {
+		if t := j.Task(i); t != nil && t.Current() != nil && t.Current().State() == borgpb.AttemptState_ATTEMPT_STATE_RUNNING {
+			extra[i] = true
+		}
+	}
+	// With fewer tasks those that ran may be beyond where extra tasks are now.
+	for i := range extra {
+		if i >= first {
 			n++
 		}
 	}
