@@ -40,8 +40,11 @@ func BenchmarkMaster(b *testing.B) {
 		m := newMasterBench(b)
 		m.start()
 		m.fillAll()
+		// For a while after so many changes masters make the connections that stand by.
+		time.Sleep(coverageRest)
 		m.steady()
 		m.loseFollower()
+		time.Sleep(coverageRest)
 		m.loseElected()
 	}
 }
