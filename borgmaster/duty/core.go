@@ -45,6 +45,8 @@ const (
 	returnNs        = 4e9
 	returnMaxNs     = 32e9
 	returnForgetsNs = 60e9
+	// What a shard says of how many it does not hear is of this moment for so long.
+	unheardFreshNs = 500e6
 	// A replica that has heard of none of its machines for so long is doubted: others
 	// try a few of them. Not again before a pause.
 	deafNs       = 400e6
@@ -569,7 +571,7 @@ func (d *Core) judge(now int64, e Probed) []Effect {
 		m.tryAgainNs = m.silentSinceNs + silentForDownNs
 		return nil
 	}
-	if !d.countUnreachable() || d.stopped() || !d.downs.take(now, len(d.machines), d.bounds.DownsPerMinutePercent) {
+	if !d.countUnreachable(now) || d.stopped() || !d.downs.take(now, len(d.machines), d.bounds.DownsPerMinutePercent) {
 		m.tryAgainNs = now + retryNs
 		return nil
 	}
@@ -606,7 +608,7 @@ func (d *Core) cutOff(now int64, replica uint64) {
 func (d *Core) tick(now int64, e Ticked) []Effect {
 	d.members = slices.Clone(e.Members)
 	d.decideLive(now)
-	d.countUnreachable()
+	d.countUnreachable(now)
 	d.lostDeclared = e.LostDeclared
 	var effects []Effect
 	var doubtful []*watched
@@ -745,7 +747,7 @@ func (d *Core) settled(now int64, heard []uint64) bool {
 // that is known. It is what the shards say at this moment, and not what this master was
 // told since it was elected, or since a share moved: a machine that it knows nothing of
 // is no machine that answers.
-func (d *Core) countUnreachable() (known bool) {
+func (d *Core) countUnreachable(now int64) (known bool) {
 	known, unheard := d.liveVersion > 0, 0
 	for _, id := range d.live {
 		r := d.replicas[id]
@@ -754,7 +756,7 @@ func (d *Core) countUnreachable() (known bool) {
 			return true
 		}
 		unheard += int(*r.unheard)
-		known = known && r.unheardOf == d.liveVersion
+		known = known && r.unheardOf == d.liveVersion && now-r.heardNs < unheardFreshNs
 	}
 	if known {
 		d.unreachable = min(unheard, len(d.machines))

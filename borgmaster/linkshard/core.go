@@ -52,6 +52,12 @@ const (
 	// silent for no longer than silentFastNs: later it is one of those that are down.
 	afterMissNs  = 1e9
 	silentFastNs = 15e9
+	// A machine that has not answered for so long is not one that is heard, whether it was
+	// asked since or not. Of many that vanish at once the first can be called down when it
+	// has missed three polls and another replica's: by then all have been silent for
+	// longer, however late polls are. Nobody is looked for while polls begin in time and
+	// each is answered.
+	unheardNs, unheardLagNs = 3500e6, 100e6
 	// Of machines that do not answer at most so many a second are asked, and of those that
 	// have not for silentFastNs: each takes a new connection then, a handshake and the time
 	// of those that do answer. Once one of them is back, the others are asked at the first
@@ -358,8 +364,20 @@ func (c *Core) Polls(machine string) bool {
 }
 
 // Unheard returns how many of them did not answer their last poll, or were not polled
-// yet.
-func (c *Core) Unheard() int { return c.unheard }
+// yet, or last answered longer ago than unheardNs: who is late to ask cannot tell.
+func (c *Core) Unheard(now int64) int {
+	n := c.unheard
+	if n == 0 && c.lagNs < unheardLagNs {
+		// All of them were asked when they were due.
+		return 0
+	}
+	for _, m := range c.machines {
+		if m.mine && !m.unheard && now-m.heardNs >= unheardNs {
+			n++
+		}
+	}
+	return n
+}
 
 func (c *Core) setUnheard(m *polled, unheard bool) {
 	switch {

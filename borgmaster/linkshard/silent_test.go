@@ -94,7 +94,7 @@ func TestManySilent(t *testing.T) {
 	}
 	away = false
 	c.run(130e9)
-	if n := c.core.Unheard(); n != 0 {
+	if n := c.core.Unheard(c.now); n != 0 {
 		t.Errorf("10 s after all are back %d machines are not heard", n)
 	}
 }
@@ -141,5 +141,34 @@ func TestSilentBeforeTheElectedMasterWas(t *testing.T) {
 	}
 	if len(told) != 40 {
 		t.Errorf("%d machines are told of, want 40", len(told))
+	}
+}
+
+// TestLateIsUnheard: of machines that all vanish some are missed first. Those that were
+// not asked since are not counted as heard once they have been silent for long enough.
+func TestLateIsUnheard(t *testing.T) {
+	const machines = 40
+	away := false
+	c := newSilentCell(machines, func(string) bool { return !away })
+	c.run(10e9)
+	if n := c.core.Unheard(c.now); n != 0 {
+		t.Fatalf("%d of %d machines that answer are not heard", n, machines)
+	}
+	// From here on one is asked, and the replica is too busy to ask the others.
+	away = true
+	c.step(Touched{Machine: "m7"})
+	c.now += 1e9
+	c.step(Answered{Machine: "m7"})
+	for _, polls := range c.out {
+		if polls.machine != "m7" {
+			c.step(Answered{Machine: polls.machine})
+		}
+	}
+	missed := c.core.Unheard(c.now)
+	if missed == 0 || missed == machines {
+		t.Fatalf("%d of %d machines are not heard after a second; want some", missed, machines)
+	}
+	if n := c.core.Unheard(c.now + 4e9); n != machines {
+		t.Errorf("%d of %d machines are not heard after five seconds without an answer", n, machines)
 	}
 }

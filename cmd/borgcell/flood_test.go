@@ -185,9 +185,9 @@ const (
 	// the elected one, all at the same moment.
 	floodWarm = time.Second
 	// So often something is written beside them and synced, to know what the disk does.
-	floodSync = 20 * time.Millisecond
-	floodTasks   = 1000
-	floodSlow    = 1000
+	floodSync  = 20 * time.Millisecond
+	floodTasks = 1000
+	floodSlow  = 1000
 	// Calls of the flood that are under way at most: beyond that the one who floods has
 	// come to his own end.
 	floodUnderWay = 2000
