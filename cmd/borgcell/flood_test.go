@@ -154,7 +154,11 @@ func TestFloodBesideQuiet(t *testing.T) {
 	defer stop()
 	var waited atomic.Int64
 	quiet := c.clientOf(t, "quiet", &waited)
+	// He asks for half of what he may: his rate is bounded like the other's.
+	pace := time.NewTicker(20 * time.Millisecond)
+	defer pace.Stop()
 	for n := 0; n < 50 || f.refused.Load() == 0; n++ {
+		<-pace.C
 		op := &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: "quiet", Name: fmt.Sprint("job-", n), Spec: encodeSpec(t, unplaceable())}}}
 		if _, err := quiet.Mutate(shortly(t), op); err != nil {
 			t.Fatal(err)
