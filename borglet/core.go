@@ -50,6 +50,8 @@ type Core struct {
 
 	now Now
 	out []Effect
+	// For State.
+	hashBuf []byte
 }
 
 // phase is how far the present run of a copy has come.
@@ -84,8 +86,10 @@ type task struct {
 	// writing it is tried again.
 	kept   bool
 	saveNs int64
-	// told is what was last reported of it, which stands until kept.
-	told *borgpb.TaskReport
+	// told is what was last reported of it, which stands until kept, and toldSays what it
+	// says.
+	told     *borgpb.TaskReport
+	toldSays says
 	// destroyNs is when the remains of an ended copy are tried again.
 	destroyNs int64
 	// note is said to people beside Text: what is wrong at the moment.

@@ -3,8 +3,6 @@ package borglet
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"hash"
-	"strings"
 
 	"borg/mutant"
 	"borg/proto/borgpb"
@@ -19,7 +17,8 @@ type State struct {
 	Hash []byte
 }
 
-// State reports every copy that is not forgotten, in the order of ids.
+// State reports every copy that is not forgotten, in the order of ids. Its reports stay as
+// they are.
 func (c *Core) State() State {
 	s := State{
 		Tasks:    make([]*borgpb.TaskReport, 0, len(c.ids)),
@@ -30,7 +29,8 @@ func (c *Core) State() State {
 		t := c.copies[id]
 		report := t.report()
 		version := t.Desired.GetVersion()
-		hashReport(h, report, version)
+		c.hashBuf = appendReport(c.hashBuf[:0], report, version)
+		h.Write(c.hashBuf)
 		s.Tasks = append(s.Tasks, report)
 		s.Versions = append(s.Versions, version)
 	}
@@ -54,40 +54,66 @@ func (c *Core) Running() []ID {
 func (t *task) report() *borgpb.TaskReport {
 	if t.phase == ended && !t.kept && !mutant.Planted(mutant.EndNotKept) {
 		if t.told == nil {
-			t.told = t.reportAs(borgpb.AttemptState_ATTEMPT_STATE_STARTING)
+			says := t.says(borgpb.AttemptState_ATTEMPT_STATE_STARTING)
 			if t.Stop != nil || t.Run == 0 {
-				t.told.State = int32(borgpb.AttemptState_ATTEMPT_STATE_STOPPING)
+				says.state = borgpb.AttemptState_ATTEMPT_STATE_STOPPING
 			}
-			t.told.Exit, t.told.Text = nil, ""
+			says.exit, says.text = nil, ""
+			t.tell(says)
 		}
 		return t.told
 	}
-	r := t.reportAs(t.state())
-	if t.phase != ended {
-		t.told = r
-	}
-	return r
+	t.tell(t.says(t.state()))
+	return t.told
 }
 
-func (t *task) reportAs(state borgpb.AttemptState) *borgpb.TaskReport {
-	var text []string
-	for _, s := range []string{t.Text, t.note, t.health.text, t.readiness.text, t.updateNote} {
-		if s != "" {
-			text = append(text, s)
+// says is what a report says beside the id.
+type says struct {
+	state         borgpb.AttemptState
+	restarts      uint32
+	pid           int64
+	exit          *borgpb.Exit
+	startedWallNs int64
+	text          string
+	shimLost      bool
+	addr          string
+}
+
+func (t *task) says(state borgpb.AttemptState) says {
+	var text string
+	for _, s := range [...]string{t.Text, t.note, t.health.text, t.readiness.text, t.updateNote} {
+		switch {
+		case s == "":
+		case text == "":
+			text = s
+		default:
+			text += "; " + s
 		}
 	}
-	return &borgpb.TaskReport{
+	return says{
+		state: state, restarts: t.Restarts, pid: t.pid, exit: t.Exit,
+		startedWallNs: t.StartedWallNs, text: text, shimLost: t.ShimLost, addr: t.addr,
+	}
+}
+
+// tell makes the report anew if it says something else: most polls find nothing new.
+func (t *task) tell(now says) {
+	if t.told != nil && t.toldSays == now {
+		return
+	}
+	t.toldSays = now
+	t.told = &borgpb.TaskReport{
 		JobUid:        t.ID.JobUID,
 		Index:         t.ID.Index,
 		Attempt:       t.ID.Attempt,
-		State:         int32(state),
-		Restarts:      t.Restarts,
-		Pid:           t.pid,
-		Exit:          t.Exit,
-		StartedWallNs: t.StartedWallNs,
-		Text:          strings.Join(text, "; "),
-		ShimLost:      t.ShimLost,
-		Addr:          t.addr,
+		State:         int32(now.state),
+		Restarts:      now.restarts,
+		Pid:           now.pid,
+		Exit:          now.exit,
+		StartedWallNs: now.startedWallNs,
+		Text:          now.text,
+		ShimLost:      now.shimLost,
+		Addr:          now.addr,
 	}
 }
 
@@ -106,10 +132,9 @@ func (t *task) state() borgpb.AttemptState {
 	}
 }
 
-// hashReport adds one report in an encoding of its own: protobuf bytes may
+// appendReport adds one report, for the hash, in an encoding of its own: protobuf bytes may
 // differ from build to build. Whoever adds a field to TaskReport adds it here.
-func hashReport(h hash.Hash, r *borgpb.TaskReport, version uint64) {
-	var buf []byte
+func appendReport(buf []byte, r *borgpb.TaskReport, version uint64) []byte {
 	text := func(s string) {
 		buf = binary.AppendUvarint(buf, uint64(len(s)))
 		buf = append(buf, s...)
@@ -148,5 +173,5 @@ func hashReport(h hash.Hash, r *borgpb.TaskReport, version uint64) {
 		buf = append(buf, 0xfe)
 		text(r.GetExit().GetReason())
 	}
-	h.Write(buf)
+	return buf
 }

@@ -154,23 +154,23 @@ func (a *Agent) look() look {
 	l.strays = stray.ports
 	for _, id := range c.ids {
 		t := c.copies[id]
-		r := t.reportAs(t.state())
+		r := t.says(t.state())
 		l.states[t.state()]++
 		l.allocs.add(t, inAllocs)
 		if len(l.rows) == maxTasksShown {
 			l.more++
 			continue
 		}
-		one := row{name: t.name(), attempt: id.Attempt, state: t.state(), restarts: r.Restarts, pid: r.Pid, text: r.Text, shimLost: r.ShimLost,
+		one := row{name: t.name(), attempt: id.Attempt, state: t.state(), restarts: r.restarts, pid: r.pid, text: r.text, shimLost: r.shimLost,
 			limits: t.Desired.GetSpec().GetResources()}
 		if t.addr != "" {
 			one.text = strings.TrimSuffix("at "+t.addr+"; "+one.text, "; ")
 		}
-		if r.StartedWallNs != 0 {
-			one.started = time.Unix(0, r.StartedWallNs)
+		if r.startedWallNs != 0 {
+			one.started = time.Unix(0, r.startedWallNs)
 		}
-		if r.Exit != nil {
-			one.text = strings.TrimPrefix(one.text+"; "+ExitText(r.Exit), "; ")
+		if r.exit != nil {
+			one.text = strings.TrimPrefix(one.text+"; "+ExitText(r.exit), "; ")
 		}
 		if text := stray.texts[id]; text != "" {
 			one.text = strings.TrimPrefix(one.text+"; "+text, "; ")

@@ -175,8 +175,10 @@ type delivery struct {
 // loop is the state of Run's goroutine.
 type loop struct {
 	*Shard
-	ctx        context.Context
-	station    *Station
+	ctx     context.Context
+	station *Station
+	// Polls for whoever of those who polled before waits for one.
+	asks       chan errand
 	answers    chan Answer
 	deliveries chan delivery
 	polls      sync.WaitGroup
@@ -193,16 +195,18 @@ func (s *Shard) Run(ctx context.Context) error {
 	station := NewStation(s.cfg)
 	l := &loop{
 		Shard: s, ctx: ctx, station: station,
-		answers: make(chan Answer, station.core.cfg.MaxInFlight), deliveries: make(chan delivery, 1),
+		asks: make(chan errand), answers: make(chan Answer, station.core.cfg.MaxInFlight), deliveries: make(chan delivery, 1),
 		lines: map[string]*line{},
 	}
 	defer l.polls.Wait()
 	l.polls.Go(l.standBy)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
+	for next := time.Duration(0); ; {
+		// One that is set again and again, to moments so near, has the runtime look through
+		// all timers of the process each time, of which each connection has some.
+		timer := time.NewTimer(next)
 		select {
 		case <-ctx.Done():
+			timer.Stop()
 			return nil
 		case <-s.wake:
 			l.takeNotes()
@@ -215,12 +219,13 @@ func (s *Shard) Run(ctx context.Context) error {
 		case <-timer.C:
 			l.station.Tick()
 		}
+		timer.Stop()
 		l.carryOut(l.station.Orders())
 		l.workOutNexts()
 		l.inFlight.Store(int64(l.station.core.inFlight))
 		l.lagNs.Store(l.station.core.LagNs())
 		l.waiting.Store(int64(l.station.outbox.waiting))
-		timer.Reset(time.Duration(max(l.station.NextNs()-l.cfg.NowNs(), 0)))
+		next = time.Duration(max(l.station.NextNs()-l.cfg.NowNs(), 0))
 	}
 }
 
@@ -233,12 +238,7 @@ func (l *loop) carryOut(o Orders) {
 			on = newLine(l.ctx)
 			l.lines[p.Machine] = on
 		}
-		l.polls.Go(func() {
-			select {
-			case l.answers <- l.poll(p, on):
-			case <-l.ctx.Done():
-			}
-		})
+		l.start(errand{p, on})
 	}
 	if req := o.Report; req != nil {
 		l.polls.Go(func() {
@@ -248,6 +248,36 @@ func (l *loop) carryOut(o Orders) {
 			l.deliveries <- delivery{req, resp, err}
 		})
 	}
+}
+
+// errand is a poll and the line it goes over.
+type errand struct {
+	poll Poll
+	on   *line
+}
+
+// start has a goroutine poll, one that has done so before if there is one: its stack has
+// become as large as that needs.
+func (l *loop) start(e errand) {
+	select {
+	case l.asks <- e:
+		return
+	default:
+	}
+	l.polls.Go(func() {
+		for {
+			select {
+			case l.answers <- l.poll(e.poll, e.on):
+			case <-l.ctx.Done():
+				return
+			}
+			select {
+			case e = <-l.asks:
+			case <-l.ctx.Done():
+				return
+			}
+		}
+	})
 }
 
 // takeNotes brings in what Changed, Reload and StateChanged said.

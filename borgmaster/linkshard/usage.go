@@ -21,11 +21,14 @@ type usageBox struct {
 	// What a machine's copies use is sent so often; in between, the most is kept.
 	everyNs  int64
 	machines map[string]*waitingUsage
+	// Those of which something waits, ordered by dueNs and name.
+	due []*waitingUsage
 }
 
 // waitingUsage is the most that the copies of a machine used since it was last
 // sent.
 type waitingUsage struct {
+	machine string
 	// Ordered by copy, as the borglet sends it.
 	copies []*borgrpc.CopyUsage
 	// Ordered by alloc.
@@ -47,29 +50,31 @@ func (u *usageBox) add(machine string, told []*borgrpc.Usage, allocs []*borgrpc.
 		return
 	}
 	w := u.of(machine)
+	if w.copies == nil {
+		w.copies = make([]*borgrpc.CopyUsage, 0, min(len(told), maxUsagePerMachine))
+	}
 	for _, t := range told {
-		next := &borgrpc.CopyUsage{
-			JobUid: t.GetCopy().GetJobUid(), Index: t.GetCopy().GetIndex(), Attempt: t.GetCopy().GetAttempt(),
-			CpuMilli: t.GetCpuMilliMean(), MemBytes: t.GetMemBytesPeak(),
-		}
-		at, known := slices.BinarySearchFunc(w.copies, next, compareUsage)
+		at, known := slices.BinarySearchFunc(w.copies, t.GetCopy(), compareUsage)
 		switch {
 		case known:
 			was := w.copies[at]
-			was.CpuMilli, was.MemBytes = max(was.CpuMilli, next.CpuMilli), max(was.MemBytes, next.MemBytes)
+			was.CpuMilli, was.MemBytes = max(was.CpuMilli, t.GetCpuMilliMean()), max(was.MemBytes, t.GetMemBytesPeak())
 		case len(w.copies) < maxUsagePerMachine:
-			w.copies = slices.Insert(w.copies, at, next)
+			w.copies = slices.Insert(w.copies, at, &borgrpc.CopyUsage{
+				JobUid: t.GetCopy().GetJobUid(), Index: t.GetCopy().GetIndex(), Attempt: t.GetCopy().GetAttempt(),
+				CpuMilli: t.GetCpuMilliMean(), MemBytes: t.GetMemBytesPeak(),
+			})
 		}
 	}
 	for _, t := range allocs {
-		next := &borgrpc.AllocUse{Alloc: t.GetAlloc(), CpuMilli: t.GetUsage().GetCpuMilliMean(), MemBytes: t.GetUsage().GetMemBytesPeak()}
-		at, known := slices.BinarySearchFunc(w.allocs, next.Alloc, func(was *borgrpc.AllocUse, name string) int { return cmp.Compare(was.Alloc, name) })
+		use := t.GetUsage()
+		at, known := slices.BinarySearchFunc(w.allocs, t.GetAlloc(), func(was *borgrpc.AllocUse, name string) int { return cmp.Compare(was.Alloc, name) })
 		switch {
 		case known:
 			was := w.allocs[at]
-			was.CpuMilli, was.MemBytes = max(was.CpuMilli, next.CpuMilli), max(was.MemBytes, next.MemBytes)
+			was.CpuMilli, was.MemBytes = max(was.CpuMilli, use.GetCpuMilliMean()), max(was.MemBytes, use.GetMemBytesPeak())
 		case len(w.allocs) < maxUsagePerMachine:
-			w.allocs = slices.Insert(w.allocs, at, next)
+			w.allocs = slices.Insert(w.allocs, at, &borgrpc.AllocUse{Alloc: t.GetAlloc(), CpuMilli: use.GetCpuMilliMean(), MemBytes: use.GetMemBytesPeak()})
 		}
 	}
 }
@@ -81,39 +86,45 @@ func (u *usageBox) addVolumes(machine string, told []*borgrpc.VolumeUse) {
 	}
 }
 
+// of is what waits of a machine, of which something is to be added.
 func (u *usageBox) of(machine string) *waitingUsage {
 	w := u.machines[machine]
 	if w == nil {
-		w = &waitingUsage{}
+		w = &waitingUsage{machine: machine}
 		u.machines[machine] = w
+	}
+	if w.empty() {
+		at, _ := slices.BinarySearchFunc(u.due, w, compareDue)
+		u.due = slices.Insert(u.due, at, w)
 	}
 	return w
 }
 
-func compareUsage(a, b *borgrpc.CopyUsage) int {
-	return cmp.Or(cmp.Compare(a.JobUid, b.JobUid), cmp.Compare(a.Index, b.Index), cmp.Compare(a.Attempt, b.Attempt))
+func (w *waitingUsage) empty() bool { return len(w.copies)+len(w.volumes) == 0 }
+
+func compareDue(a, b *waitingUsage) int {
+	return cmp.Or(cmp.Compare(a.dueNs, b.dueNs), cmp.Compare(a.machine, b.machine))
+}
+
+func compareUsage(a *borgrpc.CopyUsage, b *borgrpc.CopyID) int {
+	return cmp.Or(cmp.Compare(a.JobUid, b.GetJobUid()), cmp.Compare(a.Index, b.GetIndex()), cmp.Compare(a.Attempt, b.GetAttempt()))
 }
 
 // take moves what is due into req.
 func (u *usageBox) take(now int64, req *borgrpc.ReportRequest) {
-	var due []string
-	for machine, w := range u.machines {
-		if len(w.copies)+len(w.volumes) > 0 && w.dueNs <= now {
-			due = append(due, machine)
+	n, taken := 0, 0
+	for _, w := range u.due {
+		if w.dueNs > now {
+			break
 		}
-	}
-	slices.SortFunc(due, func(a, b string) int {
-		return cmp.Or(cmp.Compare(u.machines[a].dueNs, u.machines[b].dueNs), cmp.Compare(a, b))
-	})
-	n := 0
-	for _, machine := range due {
-		w := u.machines[machine]
-		if n += len(w.copies) + len(w.allocs) + len(w.volumes); n > maxUsagePerMessage && len(req.Usage) > 0 {
-			return
+		if n += len(w.copies) + len(w.allocs) + len(w.volumes); n > maxUsagePerMessage && taken > 0 {
+			break
 		}
-		req.Usage = append(req.Usage, &borgrpc.MachineUsage{Machine: machine, Copies: w.copies, Allocs: w.allocs, Volumes: w.volumes})
+		req.Usage = append(req.Usage, &borgrpc.MachineUsage{Machine: w.machine, Copies: w.copies, Allocs: w.allocs, Volumes: w.volumes})
 		w.copies, w.allocs, w.volumes, w.dueNs = nil, nil, nil, now+u.everyNs
+		taken++
 	}
+	u.due = slices.Delete(u.due, 0, taken)
 }
 
 // begin has all that is heard from now on sent at once, to another master.
@@ -121,6 +132,13 @@ func (u *usageBox) begin() {
 	for _, w := range u.machines {
 		w.dueNs = 0
 	}
+	slices.SortFunc(u.due, compareDue)
 }
 
-func (u *usageBox) drop(machine string) { delete(u.machines, machine) }
+func (u *usageBox) drop(machine string) {
+	if w := u.machines[machine]; w != nil && !w.empty() {
+		at, _ := slices.BinarySearchFunc(u.due, w, compareDue)
+		u.due = slices.Delete(u.due, at, at+1)
+	}
+	delete(u.machines, machine)
+}

@@ -22,6 +22,13 @@ const (
 	// mostHeapPercent bounds what an almost empty heap would come to.
 	mostHeapPercent = 3_200
 	heapEvery       = 2 * time.Second
+	// electionRoom is how much more it may grow for electionTime after an election. The
+	// machines of a master that is gone are taken over then, all are polled anew and a
+	// scheduler loads the cell; a collection in the midst of that would have half of the
+	// processors of a small machine for seconds.
+	electionRoom  = 256 << 20
+	electionTime  = 10 * time.Second
+	electionEvery = 50 * time.Millisecond
 )
 
 // gcPercent is by how many per cent a heap of which so much is in use may grow.
@@ -40,26 +47,46 @@ func nextRoom(roomBytes, collections uint64) uint64 {
 	return roomBytes
 }
 
+// roomAfter is the room so long after an election.
+func roomAfter(liveBytes, roomBytes uint64, since time.Duration) uint64 {
+	if since < electionTime {
+		return max(roomBytes, liveBytes*heapPercent/100) + electionRoom
+	}
+	return roomBytes
+}
+
 // giveHeapRoom keeps to gcPercent until ctx ends, unless the environment says
-// something else.
-func giveHeapRoom(ctx context.Context) {
+// something else. term is that of the log.
+func giveHeapRoom(ctx context.Context, term func() uint64) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}
 	heap := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/cycles/total:gc-cycles"}}
-	tick := time.NewTicker(heapEvery)
+	tick := time.NewTicker(electionEvery)
 	defer tick.Stop()
-	room, cycles := uint64(heapRoom), uint64(0)
-	for last := heapPercent; ; {
-		metrics.Read(heap)
-		if heap[0].Value.Kind() != metrics.KindUint64 || heap[1].Value.Kind() != metrics.KindUint64 {
-			return
+	room, cycles, percent := uint64(heapRoom), uint64(0), heapPercent
+	known, electedAt, looked := uint64(0), time.Time{}, time.Time{}
+	for {
+		now := time.Now()
+		elected := false
+		if t := term(); t != known {
+			known, electedAt, elected = t, now, true
 		}
-		room, cycles = nextRoom(room, heap[1].Value.Uint64()-cycles), heap[1].Value.Uint64()
-		// Each change stops the world for a moment.
-		if next := gcPercent(heap[0].Value.Uint64(), room); next > last*11/10 || next < last*10/11 || next == heapPercent && last != next {
-			debug.SetGCPercent(next)
-			last = next
+		if elected || now.Sub(looked) >= heapEvery {
+			metrics.Read(heap)
+			if heap[0].Value.Kind() != metrics.KindUint64 || heap[1].Value.Kind() != metrics.KindUint64 {
+				return
+			}
+			live := heap[0].Value.Uint64()
+			if now.Sub(looked) >= heapEvery {
+				room, cycles, looked = nextRoom(room, heap[1].Value.Uint64()-cycles), heap[1].Value.Uint64(), now
+			}
+			next := gcPercent(live, roomAfter(live, room, now.Sub(electedAt)))
+			// Each change stops the world for a moment.
+			if next > percent*11/10 || next < percent*10/11 || next == heapPercent && percent != next {
+				debug.SetGCPercent(next)
+				percent = next
+			}
 		}
 		select {
 		case <-ctx.Done():

@@ -1,6 +1,9 @@
 package main
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // TestHeapRoom: a small heap may grow by a fixed amount, a large one as the runtime has
 // it, and none without bound.
@@ -41,5 +44,23 @@ func TestHeapRoomInARush(t *testing.T) {
 	}
 	if room != heapRoom {
 		t.Errorf("the room is %d MiB at rest, want %d", room>>20, heapRoom>>20)
+	}
+}
+
+// TestHeapRoomAfterAnElection: it is what it would be and some more, for a while.
+func TestHeapRoomAfterAnElection(t *testing.T) {
+	for _, x := range []struct {
+		live, room, want uint64
+		since            time.Duration
+	}{
+		{64 << 20, heapRoom, heapRoom + electionRoom, 0},
+		{64 << 20, heapRoom, heapRoom + electionRoom, electionTime - time.Millisecond},
+		{64 << 20, heapRoom, heapRoom, electionTime},
+		{1 << 30, heapRoom, 1<<30 + electionRoom, 0},
+		{1 << 30, mostHeapRoom, mostHeapRoom, time.Hour},
+	} {
+		if got := roomAfter(x.live, x.room, x.since); got != x.want {
+			t.Errorf("%v after an election the room is %d MiB beside %d MiB in use, want %d", x.since, got>>20, x.live>>20, x.want>>20)
+		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	ucli "github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"borg/borgmaster/client"
 	"borg/cli"
@@ -23,6 +24,32 @@ import (
 	"borg/scheduler/flags"
 	"borg/scheduler/process"
 )
+
+// schedulerNice is how nice the scheduler is to what else runs on the machine. It loads the
+// whole cell just when a newly elected master has all borglets to hear, and searches
+// whenever there is something to place: both may take longer, and what masters and
+// borglets do is due at once.
+const schedulerNice = 5
+
+// giveWay makes this process nice, which Linux counts by the thread: those to come are
+// what the one is that starts them.
+func giveWay() error {
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return err
+	}
+	for _, t := range threads {
+		id, err := strconv.Atoi(t.Name())
+		if err != nil {
+			return err
+		}
+		// Refused where it is nicer already; a thread that has ended is not missed.
+		if err := unix.Setpriority(unix.PRIO_PROCESS, id, schedulerNice); err != nil && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("give way to others on this machine: %w", err)
+		}
+	}
+	return nil
+}
 
 // schedulerGrace is how long the scheduler process may take to end by itself.
 const schedulerGrace = 2 * time.Second
@@ -43,6 +70,9 @@ func schedulerCommand() *ucli.Command {
 		}, flags.All()...),
 		Action: func(ctx *ucli.Context) error {
 			if err := cli.HideMemory(); err != nil {
+				return err
+			}
+			if err := giveWay(); err != nil {
 				return err
 			}
 			logger, err := cli.NewLogger(ctx)

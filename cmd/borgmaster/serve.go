@@ -318,7 +318,7 @@ func (s *server) run(ctx context.Context) error {
 		return nil
 	})
 	g.Go(func() error {
-		giveHeapRoom(logCtx)
+		giveHeapRoom(logCtx, func() uint64 { return s.replica.State().Term })
 		return nil
 	})
 	g.Go(func() error {
