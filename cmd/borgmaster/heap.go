@@ -14,9 +14,11 @@ const (
 	// the runtime's rule that the heap may double, one with a small cell would collect
 	// without end.
 	heapRoom = 128 << 20
-	// mostHeapRoom is what that may become in a rush, when garbage is collected again and
-	// again: each time costs as much as before, and finds the same in use.
+	// mostHeapRoom is what that may become in a rush, so that garbage is collected once in
+	// collectEvery if that is enough: each time costs as much as before, and finds the same
+	// in use.
 	mostHeapRoom = 512 << 20
+	collectEvery = 10 * time.Second
 	// heapPercent is how much it may grow, of what is in use: the runtime's own rule.
 	heapPercent = 100
 	// mostHeapPercent bounds what an almost empty heap would come to.
@@ -36,15 +38,10 @@ func gcPercent(liveBytes, roomBytes uint64) int {
 	return int(min(max(heapPercent, roomBytes*100/max(liveBytes, 1)), mostHeapPercent))
 }
 
-// nextRoom is the room after garbage was collected so many times within heapEvery.
-func nextRoom(roomBytes, collections uint64) uint64 {
-	switch {
-	case collections > 1:
-		return min(2*roomBytes, mostHeapRoom)
-	case collections == 0:
-		return max(roomBytes/2, heapRoom)
-	}
-	return roomBytes
+// nextRoom is the room when so much was allocated within heapEvery. It shrinks by and by.
+func nextRoom(roomBytes, allocatedBytes uint64) uint64 {
+	wanted := allocatedBytes * uint64(collectEvery/heapEvery)
+	return min(max(wanted, roomBytes*9/10, heapRoom), mostHeapRoom)
 }
 
 // roomAfter is the room so long after an election.
@@ -61,10 +58,10 @@ func giveHeapRoom(ctx context.Context, term func() uint64) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}
-	heap := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/cycles/total:gc-cycles"}}
+	heap := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}}
 	tick := time.NewTicker(electionEvery)
 	defer tick.Stop()
-	room, cycles, percent := uint64(heapRoom), uint64(0), heapPercent
+	room, allocated, percent := uint64(heapRoom), uint64(0), heapPercent
 	known, electedAt, looked := uint64(0), time.Time{}, time.Time{}
 	for {
 		now := time.Now()
@@ -79,7 +76,7 @@ func giveHeapRoom(ctx context.Context, term func() uint64) {
 			}
 			live := heap[0].Value.Uint64()
 			if now.Sub(looked) >= heapEvery {
-				room, cycles, looked = nextRoom(room, heap[1].Value.Uint64()-cycles), heap[1].Value.Uint64(), now
+				room, allocated, looked = nextRoom(room, heap[1].Value.Uint64()-allocated), heap[1].Value.Uint64(), now
 			}
 			next := gcPercent(live, roomAfter(live, room, now.Sub(electedAt)))
 			// Each change stops the world for a moment.

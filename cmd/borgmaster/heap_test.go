@@ -26,20 +26,20 @@ func TestHeapRoom(t *testing.T) {
 	}
 }
 
-// TestHeapRoomInARush: the room grows while garbage is collected again and again, up to
-// its bound, and shrinks when that is over.
+// TestHeapRoomInARush: the room is what is allocated in ten seconds, up to its bound, and
+// shrinks when that is over.
 func TestHeapRoomInARush(t *testing.T) {
-	room := uint64(heapRoom)
-	for range 10 {
-		room = nextRoom(room, 3)
+	if got, want := nextRoom(heapRoom, 40<<20), uint64(200<<20); got != want {
+		t.Errorf("the room is %d MiB for 20 MiB a second, want %d", got>>20, want>>20)
 	}
+	room := nextRoom(heapRoom, 1<<30)
 	if room != mostHeapRoom {
 		t.Errorf("the room is %d MiB in a rush, want %d", room>>20, mostHeapRoom>>20)
 	}
-	if got := nextRoom(room, 1); got != room {
-		t.Errorf("the room becomes %d MiB after one collection, want %d", got>>20, room>>20)
+	if got := nextRoom(room, 0); got >= room || got < room/2 {
+		t.Errorf("the room is %d MiB when a rush is just over, was %d", got>>20, room>>20)
 	}
-	for range 10 {
+	for range 20 {
 		room = nextRoom(room, 0)
 	}
 	if room != heapRoom {

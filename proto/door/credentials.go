@@ -180,7 +180,7 @@ func (c *Config) watch(conn net.Conn, who authInfo) net.Conn {
 	if c.Revoked == nil {
 		return conn
 	}
-	w := &watchedConn{Conn: conn, look: func() bool { return c.revoked(who) }}
+	w := &watchedConn{Conn: conn, look: func() bool { return c.revoked(&who) }}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.timer = time.AfterFunc(revokedEvery, w.lookAgain)

@@ -167,18 +167,23 @@ func (c *Config) connection(ctx context.Context) (authInfo, error) {
 	if !ok {
 		return authInfo{}, status.Error(codes.Unauthenticated, "nobody knows who calls")
 	}
+	return info, c.believed(&info)
+}
+
+// believed says why whoever is on the other end may not call any more.
+func (c *Config) believed(info *authInfo) error {
 	if !info.expires.IsZero() && time.Now().After(info.expires.Add(identity.Tolerance)) {
-		return authInfo{}, status.Errorf(codes.Unauthenticated, "the certificate of %s with which this connection was made has expired; connect anew", info.name.Words())
+		return status.Errorf(codes.Unauthenticated, "the certificate of %s with which this connection was made has expired; connect anew", info.name.Words())
 	}
 	if c.revoked(info) {
-		return authInfo{}, Revoked(info.name)
+		return Revoked(info.name)
 	}
-	return info, nil
+	return nil
 }
 
 // revoked says whether whoever is on the other end is not believed any more. On a
 // socket there is no certificate.
-func (c *Config) revoked(info authInfo) bool {
+func (c *Config) revoked(info *authInfo) bool {
 	return c.Revoked != nil && !info.issued.IsZero() && c.Revoked(info.name, info.issued)
 }
 
@@ -205,7 +210,10 @@ func (c *Config) interceptors() []grpc.ServerOption {
 				c.tell(stream.Context(), info.FullMethod, err)
 				return err
 			}
-			guarded := &guardedStream{ServerStream: stream, ctx: ctx, config: c}
+			guarded := &guardedStream{ServerStream: stream, ctx: ctx, config: c, patience: patienceOf(ctx)}
+			if p, _ := peer.FromContext(ctx); p != nil {
+				guarded.other, _ = p.AuthInfo.(authInfo)
+			}
 			if repeated[info.FullMethod] {
 				err = handle(srv, &repeatedCalls{guardedStream: guarded, method: info.FullMethod})
 			} else {
@@ -252,6 +260,10 @@ type guardedStream struct {
 	grpc.ServerStream
 	ctx    context.Context
 	config *Config
+	// What ctx says, which is asked of each message: who is on the other end, and how long
+	// he is waited for.
+	other    authInfo
+	patience *patience
 }
 
 func (s *guardedStream) Context() context.Context { return s.ctx }
@@ -260,9 +272,8 @@ func (s *guardedStream) SendMsg(m any) error {
 	if err := s.still(); err != nil {
 		return err
 	}
-	p := patienceOf(s.ctx)
-	p.begin()
-	defer p.end()
+	s.patience.begin()
+	defer s.patience.end()
 	return s.ServerStream.SendMsg(m)
 }
 
@@ -277,9 +288,8 @@ func (s *guardedStream) RecvMsg(m any) error {
 // the certificate that it began with: a log that is followed, the messages of
 // raft.
 func (s *guardedStream) still() error {
-	p, _ := peer.FromContext(s.ctx)
-	if info, ok := p.AuthInfo.(authInfo); ok && s.config.revoked(info) {
-		return Revoked(info.name)
+	if s.config.revoked(&s.other) {
+		return Revoked(s.other.name)
 	}
 	return nil
 }
@@ -306,9 +316,9 @@ func (s *repeatedCalls) RecvMsg(m any) error {
 	if first {
 		return nil
 	}
-	info, err := s.config.connection(s.ctx)
+	err := s.config.believed(&s.other)
 	if err == nil && s.config.Admit != nil {
-		if err = s.config.Admit(s.method, info.name); err != nil {
+		if err = s.config.Admit(s.method, s.other.name); err != nil {
 			time.Sleep(restAfter(err))
 		}
 	}
