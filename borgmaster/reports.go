@@ -90,7 +90,7 @@ func (m *Master) logReports(ctx context.Context, req *borgrpc.ReportRequest) (*b
 			case <-done:
 				return
 			case <-ticker.C:
-				m.duty.step(duty.Reported{Replica: req.GetReplica(), Unheard: req.Unheard, LiveVersion: req.GetLiveVersion(), Format: req.GetFormat()})
+				m.duty.step(duty.Reported{Replica: req.GetReplica(), Unheard: req.Unheard, Returned: req.GetReturned(), LiveVersion: req.GetLiveVersion(), Format: req.GetFormat()})
 			}
 		}
 	})

@@ -45,6 +45,9 @@ const (
 	returnNs        = 4e9
 	returnMaxNs     = 32e9
 	returnForgetsNs = 60e9
+	// Machines that come back in numbers: more than so many, and than so many of a hundred.
+	fewReturned     = 5
+	returnedPercent = 2
 	// What a shard says of how many it does not hear is of this moment for so long.
 	unheardFreshNs = 500e6
 	// A replica that has heard of none of its machines for so long is doubted: others
@@ -122,6 +125,8 @@ type (
 		// Machines of its share that did not answer their last poll, or were not polled
 		// yet; nil: its build does not count them.
 		Unheard *uint32
+		// And those that answered lately after a long silence.
+		Returned uint32
 		// Version of the live set that this was its share by; 0: of none of this term.
 		LiveVersion uint64
 		// Latest format of the cell that it can apply.
@@ -235,10 +240,11 @@ type Core struct {
 
 type heardReplica struct {
 	// Last report, or a time long ago; its door was closed since.
-	heardNs int64
-	closed  bool
-	format  uint32
-	unheard *uint32
+	heardNs  int64
+	closed   bool
+	format   uint32
+	unheard  *uint32
+	returned uint32
 	// Version of the live set of that count.
 	unheardOf uint64
 	// Without a share until then, because others reach what it misses.
@@ -373,7 +379,7 @@ func (d *Core) see(e MachineSeen) {
 func ReportOf(req *borgrpc.ReportRequest) Reported {
 	return Reported{
 		Replica: req.GetReplica(), Contacts: req.GetContacts(), Unknown: req.GetUnknown(), SilentNs: req.GetSilentNs(),
-		Unheard: req.Unheard, LiveVersion: req.GetLiveVersion(), Format: req.GetFormat(),
+		Unheard: req.Unheard, Returned: req.GetReturned(), LiveVersion: req.GetLiveVersion(), Format: req.GetFormat(),
 	}
 }
 
@@ -382,7 +388,7 @@ func (d *Core) hear(now int64, e Reported) []Effect {
 		return nil
 	}
 	r := d.replica(e.Replica)
-	r.heardNs, r.closed, r.format, r.unheard, r.unheardOf = now, false, e.Format, e.Unheard, e.LiveVersion
+	r.heardNs, r.closed, r.format, r.unheard, r.unheardOf, r.returned = now, false, e.Format, e.Unheard, e.LiveVersion, e.Returned
 	d.decideLive(now)
 	effects := d.doubt(now, e.Replica, e.SilentNs)
 	for _, u := range e.Unknown {
@@ -571,7 +577,7 @@ func (d *Core) judge(now int64, e Probed) []Effect {
 		m.tryAgainNs = m.silentSinceNs + silentForDownNs
 		return nil
 	}
-	if !d.countUnreachable(now) || d.stopped() || !d.downs.take(now, len(d.machines), d.bounds.DownsPerMinutePercent) {
+	if !d.countUnreachable(now) || d.stopped() || d.healing(now) || !d.downs.take(now, len(d.machines), d.bounds.DownsPerMinutePercent) {
 		m.tryAgainNs = now + retryNs
 		return nil
 	}
@@ -781,6 +787,19 @@ func (d *Core) countMissing() {
 // What an operator said holds against it.
 func (d *Core) stopped() bool {
 	return !d.lostDeclared && len(d.machines) >= fewMachines && d.unreachable*100 > len(d.machines)*int(d.bounds.StopPercent) && !mutant.Planted(mutant.OutageBelieved)
+}
+
+// healing tells whether machines come back in numbers after a long silence. Then none is
+// called down: each takes a new connection, and who tries one more beside so many may try
+// in vain, although it is back too. What an operator said holds against it, as against a stop.
+func (d *Core) healing(now int64) bool {
+	returned := 0
+	for _, id := range d.live {
+		if r := d.replicas[id]; now-r.heardNs < unheardFreshNs {
+			returned += int(r.returned)
+		}
+	}
+	return !d.lostDeclared && returned > max(fewReturned, len(d.machines)*returnedPercent/100)
 }
 
 // downBudget bounds how many machines are called down when many vanish at

@@ -111,6 +111,7 @@ func parseDuty(t *testing.T, td *datadriven.TestData) Event {
 			e.Unheard = &unheard
 			td.MaybeScanArgs(t, "of", &e.LiveVersion)
 		}
+		td.MaybeScanArgs(t, "returned", &e.Returned)
 		if td.MaybeScanArgs(t, "deaf", &text) {
 			e.SilentNs = int64(seconds(t, text) * 1e9)
 		}

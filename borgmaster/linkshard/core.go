@@ -58,6 +58,8 @@ const (
 	// longer, however late polls are. Nobody is looked for while polls begin in time and
 	// each is answered.
 	unheardNs, unheardLagNs = 3500e6, 100e6
+	// Who is back is one of those that returned for so long.
+	returnedNs = 10e9
 	// Of machines that do not answer at most so many a second are asked, and of those that
 	// have not for silentFastNs: each takes a new connection then, a handshake and the time
 	// of those that do answer. Once one of them is back, the others are asked at the first
@@ -170,6 +172,8 @@ type Core struct {
 	// them was back.
 	unheard   int
 	hurriedNs int64
+	// When machines answered that had been silent for long, within the last returnedNs.
+	returned  []int64
 	steppedNs int64
 	// How much later than due polls begin because so many are in flight, on average
 	// of the last ones: with more to do than can be done, it grows until less is
@@ -551,6 +555,11 @@ func (c *Core) answered(now int64, e Answered, eff *Effects) {
 		return
 	}
 	c.setUnheard(m, !e.Reached)
+	if back && m.missed > 0 {
+		// One that was taken over, and waited for its first poll, was never away.
+		c.returned = append(c.returned, now)
+		c.Returned(now)
+	}
 	c.contact(now, m, e, eff)
 	wait := c.cfg.PeriodNs
 	switch {
@@ -577,6 +586,13 @@ func (c *Core) answered(now int64, e Answered, eff *Effects) {
 	if back {
 		c.hurry(now)
 	}
+}
+
+// Returned returns how many machines answered lately that had been silent for long.
+func (c *Core) Returned(now int64) int {
+	late, _ := slices.BinarySearch(c.returned, now-returnedNs)
+	c.returned = slices.Delete(c.returned, 0, late)
+	return len(c.returned)
 }
 
 // silentNs is the time between two polls of each machine that is silent.

@@ -97,6 +97,13 @@ func TestManySilent(t *testing.T) {
 	if n := c.core.Unheard(c.now); n != 0 {
 		t.Errorf("10 s after all are back %d machines are not heard", n)
 	}
+	if n := c.core.Returned(c.now); n != machines*9/10 {
+		t.Errorf("10 s after %d machines came back %d are taken for those", machines*9/10, n)
+	}
+	c.run(145e9)
+	if n := c.core.Returned(c.now); n != 0 {
+		t.Errorf("25 s after machines came back %d are still taken for those that just did", n)
+	}
 }
 
 // TestSilentBeforeTheElectedMasterWas: after a time without an elected master a machine

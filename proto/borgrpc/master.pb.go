@@ -4591,6 +4591,9 @@ type ReportRequest struct {
 	// Version of the live set, of this term, by which that is the shard; zero: it knows
 	// none of this term yet.
 	LiveVersion uint64 `protobuf:"varint,10,opt,name=live_version,json=liveVersion,proto3" json:"live_version,omitempty"`
+	// Machines of this shard that answered in the last 10 s for the first time after 15 s or
+	// more.
+	Returned uint32 `protobuf:"varint,11,opt,name=returned,proto3" json:"returned,omitempty"`
 	// What machines of a restored cell run that it does not have; at most 2,000
 	// copies. Absent: nothing new.
 	Heard *borgpb.HearMachines `protobuf:"bytes,150,opt,name=heard,proto3" json:"heard,omitempty"`
@@ -4698,6 +4701,13 @@ func (x *ReportRequest) GetUnheard() uint32 {
 func (x *ReportRequest) GetLiveVersion() uint64 {
 	if x != nil {
 		return x.LiveVersion
+	}
+	return 0
+}
+
+func (x *ReportRequest) GetReturned() uint32 {
+	if x != nil {
+		return x.Returned
 	}
 	return 0
 }
@@ -5795,7 +5805,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x05index\x18\x03 \x01(\rR\x05index\x12\x1b\n" +
 	"\tmin_index\x18\x04 \x01(\x04R\bminIndex\"9\n" +
 	"\x0fExplainResponse\x12&\n" +
-	"\x03why\x18\x01 \x01(\v2\x14.borgrpc.WhyResponseR\x03why\"\xb8\x03\n" +
+	"\x03why\x18\x01 \x01(\v2\x14.borgrpc.WhyResponseR\x03why\"\xd4\x03\n" +
 	"\rReportRequest\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\x04R\areplica\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12'\n" +
@@ -5807,7 +5817,8 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\tsilent_ns\x18\b \x01(\x03R\bsilentNs\x12\x1d\n" +
 	"\aunheard\x18\t \x01(\rH\x00R\aunheard\x88\x01\x01\x12!\n" +
 	"\flive_version\x18\n" +
-	" \x01(\x04R\vliveVersion\x12)\n" +
+	" \x01(\x04R\vliveVersion\x12\x1a\n" +
+	"\breturned\x18\v \x01(\rR\breturned\x12)\n" +
 	"\x05heard\x18\x96\x01 \x01(\v2\x12.borg.HearMachinesR\x05heard\x12,\n" +
 	"\x05usage\x18\xac\x02 \x03(\v2\x15.borgrpc.MachineUsageR\x05usageB\n" +
 	"\n" +
