@@ -80,6 +80,9 @@ func (m *Master) report(ctx context.Context, req *borgrpc.ReportRequest) (*borgr
 func (m *Master) logReports(ctx context.Context, req *borgrpc.ReportRequest) (*borgpb.Result, error) {
 	ticker := time.NewTicker(dutyTick)
 	defer ticker.Stop()
+	// It counts as it said; what it found is heard once.
+	again := duty.ReportOf(req)
+	again.Contacts, again.Unknown, again.SilentNs = nil, nil, 0
 	done := make(chan struct{})
 	var hearing sync.WaitGroup
 	defer hearing.Wait()
@@ -90,7 +93,7 @@ func (m *Master) logReports(ctx context.Context, req *borgrpc.ReportRequest) (*b
 			case <-done:
 				return
 			case <-ticker.C:
-				m.duty.step(duty.Reported{Replica: req.GetReplica(), Unheard: req.Unheard, Returned: req.GetReturned(), LiveVersion: req.GetLiveVersion(), Format: req.GetFormat()})
+				m.duty.step(again)
 			}
 		}
 	})

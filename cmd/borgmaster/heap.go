@@ -65,17 +65,17 @@ func giveHeapRoom(ctx context.Context, term func() uint64) {
 	known, electedAt, looked := uint64(0), time.Time{}, time.Time{}
 	for {
 		now := time.Now()
-		elected := false
+		elected, due := false, now.Sub(looked) >= heapEvery
 		if t := term(); t != known {
 			known, electedAt, elected = t, now, true
 		}
-		if elected || now.Sub(looked) >= heapEvery {
+		if elected || due {
 			metrics.Read(heap)
 			if heap[0].Value.Kind() != metrics.KindUint64 || heap[1].Value.Kind() != metrics.KindUint64 {
 				return
 			}
 			live := heap[0].Value.Uint64()
-			if now.Sub(looked) >= heapEvery {
+			if due {
 				room, allocated, looked = nextRoom(room, heap[1].Value.Uint64()-allocated), heap[1].Value.Uint64(), now
 			}
 			next := gcPercent(live, roomAfter(live, room, now.Sub(electedAt)))

@@ -53,25 +53,26 @@ func As(ctx context.Context, name identity.Name) context.Context {
 	return context.WithValue(ctx, callerKey{}, caller{name: name})
 }
 
+// otherEnd is who is on the other end of the connection of a call that is being served, be
+// it for himself or for somebody else.
+func otherEnd(ctx context.Context) (info authInfo, known bool) {
+	if p, _ := peer.FromContext(ctx); p != nil {
+		info, known = p.AuthInfo.(authInfo)
+	}
+	return info, known
+}
+
 // Shown is the fingerprint of the certificate with which the call that is being
 // served was made; nil on a socket.
 func Shown(ctx context.Context) []byte {
-	p, _ := peer.FromContext(ctx)
-	if p == nil {
-		return nil
-	}
-	info, _ := p.AuthInfo.(authInfo)
+	info, _ := otherEnd(ctx)
 	return info.shown
 }
 
 // Foreign says that the call that is being served was made with a certificate of
 // another authority.
 func Foreign(ctx context.Context) bool {
-	p, _ := peer.FromContext(ctx)
-	if p == nil {
-		return false
-	}
-	info, _ := p.AuthInfo.(authInfo)
+	info, _ := otherEnd(ctx)
 	return info.foreign
 }
 
@@ -159,12 +160,8 @@ func (c *Config) passedOn(by identity.Name, behalf, issued []string) (who caller
 // connection says who is on the other end, and whether that still counts: a
 // certificate may have run out or been revoked since the connection was made.
 func (c *Config) connection(ctx context.Context) (authInfo, error) {
-	p, _ := peer.FromContext(ctx)
-	if p == nil {
-		return authInfo{}, status.Error(codes.Unauthenticated, "nobody knows who calls")
-	}
-	info, ok := p.AuthInfo.(authInfo)
-	if !ok {
+	info, known := otherEnd(ctx)
+	if !known {
 		return authInfo{}, status.Error(codes.Unauthenticated, "nobody knows who calls")
 	}
 	return info, c.believed(&info)
@@ -211,9 +208,7 @@ func (c *Config) interceptors() []grpc.ServerOption {
 				return err
 			}
 			guarded := &guardedStream{ServerStream: stream, ctx: ctx, config: c, patience: patienceOf(ctx)}
-			if p, _ := peer.FromContext(ctx); p != nil {
-				guarded.other, _ = p.AuthInfo.(authInfo)
-			}
+			guarded.other, _ = otherEnd(ctx)
 			if repeated[info.FullMethod] {
 				err = handle(srv, &repeatedCalls{guardedStream: guarded, method: info.FullMethod})
 			} else {
