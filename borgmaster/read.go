@@ -488,22 +488,10 @@ func describeCell(resp *borgrpc.GetCellResponse, c *cell.Cell) {
 	resp.CellId, resp.Epoch, resp.Format = c.ID(), c.Epoch(), c.Format()
 	resp.CellTimeNs, resp.WallTimeNs, resp.WallSuspect = c.TimeNs(), c.WallNs(), c.WallSuspect()
 	resp.LostDeclaredForNs = c.LostDeclared()
-	for j := range c.Jobs() {
-		if j.State() != borgpb.State_STATE_DEAD {
-			resp.Jobs++
-		}
-		pending, running, dead := j.Counts()
-		resp.TasksPending += pending
-		resp.TasksRunning += running
-		resp.TasksDead += dead
-	}
-	for machine := range c.Machines() {
-		if machine.Up() {
-			resp.MachinesUp++
-		} else {
-			resp.MachinesDown++
-		}
-	}
+	n := c.Counts()
+	resp.Jobs = uint32(n.Jobs)
+	resp.TasksPending, resp.TasksRunning, resp.TasksDead = uint32(n.TasksPending), uint32(n.TasksRunning), uint32(n.TasksDead)
+	resp.MachinesUp, resp.MachinesDown = uint32(n.MachinesUp), uint32(n.MachinesDown)
 	resp.DigestIndex = c.Index() / digestEvery * digestEvery
 	if digest, ok := c.DigestAt(resp.DigestIndex); ok {
 		resp.Digest = hex.EncodeToString(digest[:])

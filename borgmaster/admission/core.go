@@ -44,7 +44,8 @@ const (
 	maxWaitingBytesOf = 8 << 20
 	// A write waits so long at most: after 500 ms a client asks another replica too.
 	maxWaitNs = 400e6
-	// Before so many wait nobody is turned away by what the wait is thought to be.
+	// Before so many wait, and for an epoch, nobody is turned away by what the wait is
+	// thought to be: who has just come has got little only because he asked for little.
 	minWaiting = 64
 	// A user's writes that a replica has under way, be it that it has passed them on.
 	maxUnderWay = 4_096
@@ -63,9 +64,12 @@ const (
 	// What one user may have out of turn, beyond the window, for all users.
 	maxOutOfTurn = 64
 	// Who has fewer in the log and waiting, or none that waits and less than this part of
-	// all that is in the log, asks for little.
+	// all that is in the log, asks for little, unless he has asked for much within so long.
+	// That is longer than a write takes: who asks again for all that was answered together
+	// asks for as much as before. For him only the first counts.
 	lightPlaces = 4
 	lightShare  = 8
+	heavyForNs  = 1e9
 	// A turn is worth so much.
 	turnCost = 8
 )
@@ -81,6 +85,9 @@ type Core[W any] struct {
 	// What waits.
 	waiting, waitingBytes int
 	outOfTurn             int
+	// Users who ask for little and did so lately beside others who ask for much. The window
+	// is small as long as there are any.
+	lights map[*user[W]]bool
 	// No turns before that.
 	pausedNs int64
 	// Writes with a place in the log, and those of them that are not light.
@@ -116,6 +123,8 @@ type user[W any] struct {
 	placed int
 	// When he last asked for much.
 	heavyNs int64
+	// Epoch of his last write while he is among lights.
+	lightAt int64
 	// Writes that began here and are not answered yet.
 	underWay int
 	// How many that may be since he was turned away, and how many were done since that
@@ -127,8 +136,9 @@ type user[W any] struct {
 	heard   int
 	heardNs int64
 	credit  int64
-	// In the ring.
-	turns bool
+	// In the ring, since that epoch.
+	turns  bool
+	joined int64
 	// Cost that got a place in this epoch, and an average of those before.
 	granted int64
 	rate    int64
@@ -171,7 +181,7 @@ type Late[W any] struct {
 func New[W any](cfg Config) *Core[W] {
 	cfg.WritesPerS = cmp.Or(cfg.WritesPerS, DefaultWritesPerS)
 	cfg.ReadsPerS = cmp.Or(cfg.ReadsPerS, DefaultReadsPerS)
-	return &Core[W]{cfg: cfg, users: map[string]*user[W]{}, win: newWindow()}
+	return &Core[W]{cfg: cfg, users: map[string]*user[W]{}, lights: map[*user[W]]bool{}, win: newWindow()}
 }
 
 // bucket is a token bucket: the time at which it would be full again, were it filled
@@ -202,7 +212,7 @@ func (c *Core[W]) of(now int64, name string) *user[W] {
 			}
 		}
 	}
-	u = &user[W]{name: name, heavyNs: -epochNs}
+	u = &user[W]{name: name, heavyNs: -heavyForNs}
 	c.users[name] = u
 	return u
 }
@@ -256,7 +266,7 @@ func (c *Core[W]) closed(now int64, u *user[W]) *Refusal {
 	if r := c.away(now, u); r != nil {
 		return r
 	}
-	if now-u.halvedNs > forgiveNs {
+	if !u.awayLately(now) {
 		u.allowed, u.doneOfAllowed = 0, 0
 	}
 	if u.allowed == 0 || u.underWay+u.heard < u.allowed {
@@ -303,6 +313,9 @@ func (c *Core[W]) close(now int64, u *user[W], why *Refusal) {
 	u.closedNs, u.why = now+min(why.RetryNs/2<<u.strikes, maxRetryNs), why
 }
 
+// awayLately: he was turned away, and that is not forgiven yet.
+func (u *user[W]) awayLately(now int64) bool { return u.allowed > 0 && now-u.halvedNs <= forgiveNs }
+
 // halve allows a user half of what he has under way. What was turned away together counts
 // once.
 func (u *user[W]) halve(now int64) {
@@ -310,7 +323,7 @@ func (u *user[W]) halve(now int64) {
 		return
 	}
 	had := u.underWay
-	if u.allowed > 0 && now-u.halvedNs <= forgiveNs {
+	if u.awayLately(now) {
 		had = min(had, u.allowed)
 	}
 	u.allowed, u.doneOfAllowed, u.halvedNs = max(had/2, leastAllowed), 0, now

@@ -21,11 +21,11 @@ func (c *Core[W]) Enter(now int64, name string, bytes int, who W) (*Place[W], *R
 		return nil, r
 	}
 	p := &Place[W]{Who: who, user: u, cost: costOf(bytes), bytes: bytes, sinceNs: now}
-	c.win.turn(now)
-	if p.light = u.light(now, c.win.used); p.light {
+	c.turn(now)
+	if p.light = c.light(now, u); p.light {
 		// Whoever asks for little waits for nobody who asks for much.
 		if c.heavy > 0 {
-			c.win.lightComes()
+			c.lightComes(u)
 		}
 		if p.outOfTurn = c.win.full(p.cost); len(u.queue) == 0 && (!p.outOfTurn || c.outOfTurn < maxOutOfTurn) {
 			c.place(now, p)
@@ -39,7 +39,7 @@ func (c *Core[W]) Enter(now int64, name string, bytes int, who W) (*Place[W], *R
 	}
 	c.win.limited = true
 	if !p.light {
-		u.heavyNs = now
+		c.heavyComes(now, u)
 	}
 	c.stats.WritesWaited++
 	u.queue = append(u.queue, p)
@@ -48,27 +48,69 @@ func (c *Core[W]) Enter(now int64, name string, bytes int, who W) (*Place[W], *R
 	c.waiting++
 	c.waitingBytes += bytes
 	if !u.turns {
-		u.turns = true
+		u.turns, u.joined = true, c.win.epochs
 		c.ring = append(c.ring, u)
 	}
 	return p, nil
 }
 
-// light: a user asks for little, and has done so for a while. Who asks again for what he
-// waits for does not ask for much.
-func (u *user[W]) light(now, used int64) bool {
-	few := len(u.queue)+u.placed < lightPlaces || len(u.queue) == 0 && int64(u.placed)*lightShare < used
-	if !few {
-		u.heavyNs = now
+// light: a user asks for little, and has done so for a while. Who was turned away lately
+// asks for little because he may not ask for more. Who asks again for what he waits for
+// does not ask for much, nor does one of many who all ask for as much, until they have to wait.
+func (c *Core[W]) light(now int64, u *user[W]) bool {
+	was := now-u.heavyNs > heavyForNs && !u.awayLately(now)
+	if len(u.queue)+u.placed < lightPlaces {
+		return was
 	}
-	return few && now-u.heavyNs > epochNs
+	if was && len(u.queue) == 0 && int64(u.placed)*lightShare < c.win.used {
+		return true
+	}
+	c.heavyComes(now, u)
+	return false
+}
+
+// lightComes hears of each write of somebody who asks for little beside somebody who asks
+// for much.
+func (c *Core[W]) lightComes(u *user[W]) {
+	if len(c.lights) == 0 {
+		c.win.lightComes()
+	}
+	c.lights[u], u.lightAt = true, c.win.epochs
+}
+
+// heavyComes: who asks for much is not among those any more that the window is small
+// for. Whoever begins with much asks for little until it has come.
+func (c *Core[W]) heavyComes(now int64, u *user[W]) {
+	u.heavyNs = now
+	c.notLight(u)
+}
+
+func (c *Core[W]) notLight(u *user[W]) {
+	if c.lights[u] {
+		if delete(c.lights, u); len(c.lights) == 0 {
+			c.win.lightsGone()
+		}
+	}
+}
+
+// turn ends the epoch, if it is time.
+func (c *Core[W]) turn(now int64) {
+	if !c.win.turn(now, len(c.lights) > 0, len(c.ring)) {
+		return
+	}
+	for u := range c.lights {
+		if c.win.epochs-u.lightAt > lightEpochs {
+			c.notLight(u)
+		}
+	}
 }
 
 // room says whether a user's write may wait.
 func (c *Core[W]) room(now int64, u *user[W], name string, bytes int) *Refusal {
 	wait := u.waitNs(c.win.epochs)
 	full := len(u.queue) >= maxWaitingOf || u.bytes+bytes > maxWaitingBytesOf
-	if !full && (len(u.queue) < minWaiting || wait <= maxWaitNs) {
+	comes := c.win.epochs-u.joined < 2 && !u.awayLately(now)
+	if !full && (len(u.queue) < minWaiting || wait <= maxWaitNs || comes) {
 		return nil
 	}
 	r := refuse(name, min(wait/2, maxWaitNs), "the share of one user among all who ask; docs/overload.md",
@@ -142,7 +184,7 @@ func (c *Core[W]) Leave(now int64, p *Place[W], done bool) {
 		if done {
 			c.win.done(now-p.placedNs, p.light && p.user.heavyNs < p.placedNs)
 		}
-		c.win.turn(now)
+		c.turn(now)
 	}
 	p.state = left
 }
@@ -157,7 +199,7 @@ func (c *Core[W]) unqueued(p *Place[W]) {
 // Step gives places to those who wait, in turns, and says who waited too long or is
 // too many. Granted places have their state set.
 func (c *Core[W]) Step(now int64) (granted []*Place[W], late []Late[W]) {
-	c.win.turn(now)
+	c.turn(now)
 	late = c.expire(now)
 	for len(c.ring) > 0 && !c.paused(now) {
 		u := c.ring[0]
@@ -199,7 +241,7 @@ func (c *Core[W]) Step(now int64) (granted []*Place[W], late []Late[W]) {
 func (c *Core[W]) paused(now int64) bool { return now < c.pausedNs }
 
 func (c *Core[W]) pause(now int64) {
-	if c.win.epochs-c.win.lightAt <= lightEpochs && !c.paused(now) {
+	if len(c.lights) > 0 && !c.paused(now) {
 		c.pausedNs = now + pauseNs
 	}
 }

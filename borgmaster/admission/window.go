@@ -10,7 +10,7 @@ const (
 	maxWindow   = 4_096
 	firstWindow = 256
 	// For so many epochs after the last write of somebody who asks for little the
-	// window does not grow by itself.
+	// window is small.
 	lightEpochs = 100
 	// What a light write is taken to need until one was seen in quiet.
 	firstBaseNs = 20e6
@@ -43,26 +43,28 @@ type window struct {
 	n, sumNs                       int64
 	lightN, lightSumNs, lightMaxNs int64
 	lastLightNs                    int64
-	// Epoch of the last light write.
-	lightAt int64
 	// What a light write needs in quiet; 0: none was seen yet.
 	baseNs int64
-	// What the window was last when light writes had a crowd beside them.
-	crowded int64
+	// What the window was last when light writes had a crowd beside them, and what it was
+	// before.
+	crowded, free int64
 }
 
 func newWindow() window {
-	return window{size: firstWindow, lightAt: -2 * lightEpochs, crowded: firstCrowded}
+	return window{size: firstWindow, free: firstWindow, crowded: firstCrowded}
 }
 
-// lightComes hears of each light write beside heavy ones. The first one in a crowd finds the window as it
+// lightComes hears of the first light write beside heavy ones. It finds the window as it
 // was the last time, without waiting for what becomes of it.
 func (w *window) lightComes() {
+	w.free = w.size
 	if w.used > w.crowded {
 		w.size = min(w.size, w.crowded)
 	}
-	w.lightAt = w.epochs
 }
+
+// lightsGone: it is as large again as before.
+func (w *window) lightsGone() { w.size = max(w.size, w.free) }
 
 // full: there is no place for so much. What is alone has place always.
 func (w *window) full(cost int64) bool { return w.used > 0 && w.used+cost > w.size }
@@ -79,18 +81,20 @@ func (w *window) done(tookNs int64, light bool) {
 	}
 }
 
-// turn ends the epoch, if it is time.
-func (w *window) turn(now int64) {
+// turn ends the epoch, if it is time. Lights says that somebody asks for little beside
+// others, of whom so many wait.
+func (w *window) turn(now int64, lights bool, waiting int) (ended bool) {
 	if now-w.beganNs < epochNs {
-		return
+		return false
 	}
-	w.adapt()
+	w.adapt(lights, int64(waiting))
 	w.epochs += max((now-w.beganNs)/epochNs, 1)
 	w.beganNs = now
 	w.limited, w.heavy, w.n, w.sumNs, w.lightN, w.lightSumNs, w.lightMaxNs = false, false, 0, 0, 0, 0, 0
+	return true
 }
 
-func (w *window) adapt() {
+func (w *window) adapt(lights bool, waiting int64) {
 	if w.lightN > 0 {
 		w.lastLightNs = w.lightSumNs / w.lightN
 	}
@@ -100,22 +104,23 @@ func (w *window) adapt() {
 	case w.lightN > 0 && !w.limited && w.used < w.size/2:
 		w.learn(w.lastLightNs)
 	case crowded && w.lastLightNs > 2*tooLong:
-		w.crowd(w.size / 2)
+		w.crowd(w.size/2, waiting)
 	case crowded && (w.lastLightNs > tooLong || w.lightMaxNs > atMost):
-		w.crowd(w.size * 7 / 10)
+		w.crowd(w.size*7/10, waiting)
 	case w.heavy && w.n > 0 && w.sumNs/w.n > mostNs:
 		w.size = max(w.size*7/10, minWindow)
 	case !w.limited:
 	case crowded:
-		w.crowd(w.size + max(w.size/16, 1))
-	case w.n > 0 && w.epochs-w.lightAt > lightEpochs:
+		w.crowd(w.size+max(w.size/16, 1), waiting)
+	case w.n > 0 && !lights:
 		w.size = min(w.size+max(w.size/4, 1), maxWindow)
 	}
 }
 
-// crowd sets the window while there are light writes.
-func (w *window) crowd(size int64) {
-	w.size = min(max(size, minWindow), maxWindow)
+// crowd sets the window while there are light writes. In each turn there is a place for
+// each user who waits, be they many.
+func (w *window) crowd(size, waiting int64) {
+	w.size = min(max(size, minWindow, waiting), maxWindow)
 	w.crowded = w.size
 }
 

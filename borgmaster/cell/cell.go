@@ -60,6 +60,7 @@ type Cell struct {
 
 	// Tasks of all jobs that are not dead, for the limit; derived.
 	liveTasks int
+	counts    counts
 	// Before that cell time nobody has to leave a tainted machine; derived.
 	leaveDueNs int64
 	// Alloc sets of which allocs are yet to become what the spec says, by uid; derived.

@@ -50,6 +50,9 @@ func (c *Cell) Check() error {
 		len(c.sets) != len(c.setList) || len(c.setsByU) != len(c.setList) || len(c.machines) != len(c.machineList) {
 		return fmt.Errorf("cell: %d live tasks are counted as %d, or an index is incomplete", live, c.liveTasks)
 	}
+	if err := c.checkCounts(); err != nil {
+		return err
+	}
 	if err := c.users.check(); err != nil {
 		return err
 	}

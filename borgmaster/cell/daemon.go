@@ -183,9 +183,9 @@ func (t *Task) holdsPlace() bool {
 // where they were, so that no copy is ever named twice.
 func (c *Cell) waitAgain(t *Task) {
 	j := t.job
-	j.count(t.state, -1)
+	c.countTasks(j, t.state, -1)
 	t.state = take(take(t.state, edgeSubmit, stateAsked), edgeAccept, statePending)
-	j.count(statePending, 1)
+	c.countTasks(j, statePending, 1)
 	j.waiting.set(t.index)
 	c.liveTasks++
 	t.failures, t.flags, t.reason = 0, 0, ""

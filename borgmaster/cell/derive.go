@@ -22,6 +22,7 @@ func (l *loader) finish() error {
 			c.links.add(j)
 		} else {
 			c.graveyard.queue = append(c.graveyard.queue, grave{job: j, seq: j.deathSeq, ns: j.deathNs})
+			c.counts.deadJobs++
 		}
 		if err := j.update.loadExtra(); err != nil {
 			return err

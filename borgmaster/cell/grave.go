@@ -86,6 +86,7 @@ func (c *Cell) bury(key JobKey) {
 	if j := c.Job(key); j != nil {
 		c.graveyard.objects--
 		c.graveyard.tasks -= len(j.rows)
+		c.uncountJob(j)
 		delete(c.jobsByUID, j.uid)
 		c.jobs.remove(key)
 		j.gone = true

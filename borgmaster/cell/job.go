@@ -349,6 +349,7 @@ func (c *Cell) die(j *Job) {
 	c.freeSeats(j)
 	c.saverEnded(j)
 	c.graveyard.add(c, &j.deathSeq, &j.deathNs, grave{job: j})
+	c.counts.deadJobs++
 	for _, child := range slices.Clone(c.links.children[j.key]) {
 		c.kill(child, "its parent "+j.key.String()+" ended")
 	}

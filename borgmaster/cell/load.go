@@ -357,8 +357,8 @@ func (l *loader) job(uid UID, d *decoder) error {
 // setState sets the state of a row outside the diagram.
 func (l *loader) setState(t *Task, to state) {
 	j := t.job
-	j.count(t.state, -1)
-	j.count(to, 1)
+	l.c.countTasks(j, t.state, -1)
+	l.c.countTasks(j, to, 1)
 	if t.state != stateDead {
 		l.c.liveTasks--
 	}

@@ -42,6 +42,7 @@ func (c *Cell) checkMachineDown(o *borgpb.MachineDown) (commit, *borgpb.Refusal)
 			return
 		}
 		m.down, m.reason, m.changedWallNs = true, o.Reason, c.clock.wallNs
+		c.counts.machinesDown++
 		c.dirty(m)
 		e := machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_DOWN)
 		e.Reason = o.Reason
@@ -71,6 +72,7 @@ func (c *Cell) checkMachineUp(o *borgpb.MachineUp) (commit, *borgpb.Refusal) {
 			return
 		}
 		m.down, m.reason, m.changedWallNs = false, "", c.clock.wallNs
+		c.counts.machinesDown--
 		c.dirty(m)
 		c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_UP))
 		for _, a := range slices.Clone(m.allocs) {

@@ -200,7 +200,7 @@ func (c *Cell) grow(j *Job, n uint32) {
 		j.rows = append(j.rows, t)
 		j.waiting.set(t.index)
 	}
-	j.pending += uint32(len(chunk))
+	c.countTasks(j, statePending, len(chunk))
 	c.liveTasks += len(chunk)
 	c.recharge(j)
 }
@@ -340,7 +340,7 @@ func (c *Cell) cutLast(j *Job, cause borgpb.StopCause, reason string) {
 	if !mutant.Planted(mutant.AttemptReused) {
 		j.attemptFloor = max(j.attemptFloor, t.attempt)
 	}
-	j.count(stateDead, -1)
+	c.countTasks(j, stateDead, -1)
 	if t.flags&taskFinished != 0 {
 		j.finished--
 	}

@@ -84,8 +84,8 @@ func (c *Cell) move(t *Task, e edge, to state, reason string) {
 	t.state = take(from, e, to)
 	t.reason = clip(reason, maxReasonBytes)
 	if from != to {
-		j.count(from, -1)
-		j.count(to, 1)
+		c.countTasks(j, from, -1)
+		c.countTasks(j, to, 1)
 		if to == statePending {
 			j.waiting.set(t.index)
 		} else if from == statePending {

@@ -18,6 +18,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -95,8 +96,10 @@ type Client struct {
 	// Index of the one that is elected, as the last answer to a mutation said; -1: nobody
 	// knows.
 	elected int
-	// The cell's id was compared with Config.CellID.
-	checked bool
+
+	// The cell's id was compared with Config.CellID; checking is held by who does that.
+	checked  atomic.Bool
+	checking chan struct{}
 }
 
 type replica struct {
@@ -119,7 +122,7 @@ func New(config Config) (*Client, error) {
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
-	c := &Client{config: config, elected: -1}
+	c := &Client{config: config, elected: -1, checking: make(chan struct{}, 1)}
 	// The library's own pause between dials grows to two minutes; a cell that
 	// comes back must be found at once.
 	dial := grpc.WithConnectParams(grpc.ConnectParams{
@@ -292,10 +295,17 @@ func (c *Client) Invite(ctx context.Context, name, command, reason string) (*ide
 // checkCell makes sure, once, that the masters are those of the cell that was
 // meant: a file that was left over must not change another cell.
 func (c *Client) checkCell(ctx context.Context) error {
-	c.mu.Lock()
-	done := c.checked || c.config.CellID == ""
-	c.mu.Unlock()
-	if done {
+	if c.config.CellID == "" || c.checked.Load() {
+		return nil
+	}
+	// One asks; those who come meanwhile wait for his answer.
+	select {
+	case c.checking <- struct{}{}:
+		defer func() { <-c.checking }()
+	case <-ctx.Done():
+		return c.gaveUp(ctx, "compare the cell", time.Now(), nil)
+	}
+	if c.checked.Load() {
 		return nil
 	}
 	cell, err := c.GetCell(ctx)
@@ -305,8 +315,6 @@ func (c *Client) checkCell(ctx context.Context) error {
 	if cell.CellId != c.config.CellID {
 		return &OtherCellError{Want: c.config.CellID, Got: cell.CellId, GotName: cell.CellName}
 	}
-	c.mu.Lock()
-	c.checked = true
-	c.mu.Unlock()
+	c.checked.Store(true)
 	return nil
 }
