@@ -63,9 +63,9 @@ var areas = map[string]area{
 	"throughput": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkThroughput$", alone: true},
 	// A replica with a million tasks: its memory, its restart; three minutes.
 	"million": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkMillion$", alone: true},
-	// Five masters, a user who floods them, tasks that crash, slow clients, and what others
+	// Five masters, a user who floods them, tasks that crash, slow clients, many who list, and what others
 	// notice; two minutes.
-	"flood": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkFlood$", alone: true},
+	"flood": {packages: []string{"./cmd/borgcell"}, only: "^Benchmark(Read)?Flood$", alone: true},
 	// Reads at all replicas of a cell of 150,000 tasks beside writes, the list of all of
 	// them, and what watches cost a change; three minutes.
 	"reads": {packages: []string{"./cmd/borgcell", "./borgmaster/watch"}, only: "^Benchmark(Reads|Watch.*)$", alone: true},

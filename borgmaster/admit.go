@@ -2,6 +2,7 @@ package borgmaster
 
 import (
 	"context"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"borg/borgmaster/admission"
+	"borg/borgmaster/cell"
 	"borg/identity"
 	"borg/proto/door"
 )
@@ -29,6 +31,8 @@ type admitter struct {
 	mu sync.Mutex
 	// Guarded by mu. Who waits hears once: nil, or why he is turned away.
 	core *admission.Core[chan error]
+	// Of reads that look at much. Guarded by mu; who waits hears when it is his turn.
+	turns *admission.Turns[chan struct{}]
 	// Fires at firesNs, when somebody will have waited too long or may have a turn; guarded
 	// by mu.
 	timer   *time.Timer
@@ -36,7 +40,9 @@ type admitter struct {
 }
 
 func newAdmitter(cfg admission.Config, nowNs func() int64) *admitter {
-	return &admitter{nowNs: nowNs, core: admission.New[chan error](cfg)}
+	// Half of the processors are left to what others wait for.
+	atOnce := max(runtime.GOMAXPROCS(0)/2, 1)
+	return &admitter{nowNs: nowNs, core: admission.New[chan error](cfg), turns: admission.NewTurns[chan struct{}](cfg.Replica, atOnce)}
 }
 
 // begin admits a change at the replica that is asked; end gives back what it holds, and
@@ -109,6 +115,83 @@ func (a *admitter) step() {
 	})
 }
 
+// turn waits until a read that looks at much may do so.
+func (a *admitter) turn(ctx context.Context, user string) (leave func(), err error) {
+	has := make(chan struct{})
+	a.mu.Lock()
+	t, r := a.turns.Enter(user, has)
+	atOnce := r == nil && t.Placed()
+	a.mu.Unlock()
+	if r != nil {
+		return nil, tooMuch(r)
+	}
+	leave = func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if next := a.turns.Leave(t); next != nil {
+			close(next.Who)
+		}
+	}
+	if atOnce {
+		return leave, nil
+	}
+	late := time.NewTimer(admission.ReadWaitNs)
+	defer late.Stop()
+	select {
+	case <-has:
+		return leave, nil
+	case <-ctx.Done():
+		leave()
+		return nil, status.FromContextError(ctx.Err()).Err()
+	case <-late.C:
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if t.Placed() {
+		return leave, nil
+	}
+	return nil, tooMuch(a.turns.Late(t))
+}
+
+// viewMuch is View for a read that looks at much, in its turn.
+func (m *Master) viewMuch(ctx context.Context, f func(c *cell.Cell) error) error {
+	leave, err := m.readTurn(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	m.cfg.Log.View(func(c *cell.Cell) { err = f(c) })
+	return err
+}
+
+// viewPage is View for a page of a list, as often as it takes. To encode a page takes longer
+// than to look at what is on it, so the last turn lasts until that is done.
+func (m *Master) viewPage(ctx context.Context, p *page, f func(c *cell.Cell) error) error {
+	for p.more {
+		leave, err := m.readTurn(ctx)
+		if err != nil {
+			return err
+		}
+		m.cfg.Log.View(func(c *cell.Cell) { err = f(c) })
+		if p.more || err != nil || !door.AtEnd(ctx, leave) {
+			leave()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readTurn waits for the turn of a read. Programs of the cell have theirs at once.
+func (m *Master) readTurn(ctx context.Context) (leave func(), err error) {
+	caller := door.Caller(ctx)
+	if caller.Role != identity.User && caller.Role != identity.Task {
+		return func() {}, nil
+	}
+	return m.admit.turn(ctx, caller.User())
+}
+
 // refusedElsewhere notes that the elected master has no room for a user.
 func (a *admitter) refusedElsewhere(user string, err error) {
 	s := status.Convert(err)
@@ -119,10 +202,10 @@ func (a *admitter) refusedElsewhere(user string, err error) {
 	}
 }
 
-func (a *admitter) stats() admission.Stats {
+func (a *admitter) stats() (admission.Stats, admission.TurnStats) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.core.Stats()
+	return a.core.Stats(), a.turns.Stats()
 }
 
 // close stops the timer.

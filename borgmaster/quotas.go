@@ -15,7 +15,13 @@ func (a *masterAPI) ListQuotas(ctx context.Context, req *borgrpc.ListQuotasReque
 		return nil, err
 	}
 	resp := &borgrpc.ListQuotasResponse{}
-	a.m.cfg.Log.View(func(c *cell.Cell) { listQuotas(c, req.User, resp) })
+	err := a.m.viewMuch(ctx, func(c *cell.Cell) error {
+		listQuotas(c, req.User, resp)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
 	return whole(resp, "quotas")
 }
 

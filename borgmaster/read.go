@@ -93,25 +93,32 @@ func (a *masterAPI) ListJobs(ctx context.Context, req *borgrpc.ListJobsRequest) 
 		return nil, err
 	}
 	resp := &borgrpc.ListJobsResponse{}
+	// Those of a user lie side by side.
+	if after.User < req.GetUser() {
+		after = cell.JobKey{User: req.GetUser()}
+	}
 	p := newPage(req.GetLimit())
-	for p.more {
-		a.m.cfg.Log.View(func(c *cell.Cell) {
-			resp.Index = c.Index()
-			for j := range c.JobsAfter(after) {
-				if !p.looks() {
-					if n := len(resp.Jobs); n > 0 {
-						resp.NextAfter = keyOf(resp.Jobs[n-1].Meta).String()
-					}
-					return
+	err = a.m.viewPage(ctx, p, func(c *cell.Cell) error {
+		resp.Index = c.Index()
+		for j := range c.JobsAfter(after) {
+			if !p.looks() {
+				if n := len(resp.Jobs); n > 0 {
+					resp.NextAfter = keyOf(resp.Jobs[n-1].Meta).String()
 				}
-				after = j.Key()
-				if (req.GetUser() == "" || after.User == req.GetUser()) &&
-					(req.GetDead() || j.State() != borgpb.State_STATE_DEAD) && pick.Matches(j.Labels()) {
-					resp.Jobs = append(resp.Jobs, p.add(c.JobProto(j)).(*borgpb.Job))
-				}
+				return nil
 			}
-			p.end()
-		})
+			if after = j.Key(); req.GetUser() != "" && after.User != req.GetUser() {
+				break
+			}
+			if (req.GetDead() || j.State() != borgpb.State_STATE_DEAD) && pick.Matches(j.Labels()) {
+				resp.Jobs = append(resp.Jobs, p.add(c.JobProto(j)).(*borgpb.Job))
+			}
+		}
+		p.end()
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	return resp, nil
 }
@@ -186,15 +193,15 @@ func (m *Master) listTasks(ctx context.Context, req *borgrpc.ListTasksRequest) (
 	if err := m.fresh(ctx, req.GetMode()); err != nil {
 		return nil, err
 	}
-	for q.page.more {
-		m.cfg.Log.View(func(c *cell.Cell) {
-			if err = q.run(c); err == nil && req.GetUsed() {
-				m.reclaim.fillTasks(c, q.resp.Tasks)
-			}
-		})
-		if err != nil {
-			return nil, err
+	err = m.viewPage(ctx, q.page, func(c *cell.Cell) error {
+		err := q.run(c)
+		if err == nil && req.GetUsed() {
+			m.reclaim.fillTasks(c, q.resp.Tasks)
 		}
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	if caller := door.Caller(ctx); caller.Role == identity.Task {
 		forTask(q.resp.Tasks, caller.User())
@@ -353,35 +360,43 @@ func (a *masterAPI) listAllocSets(ctx context.Context, req *borgrpc.ListAllocsRe
 	resp := &borgrpc.ListAllocsResponse{}
 	key := cell.JobKey{User: req.GetUser(), Name: req.GetName()}
 	if key.Name != "" {
-		return resp, a.m.listAllocs(key, req, resp)
+		return resp, a.m.listAllocs(ctx, key, req, resp)
 	}
 	after, err := keyAfter(req.GetAfter())
 	if err != nil {
 		return nil, err
 	}
+	if after.User < req.GetUser() {
+		after = cell.JobKey{User: req.GetUser()}
+	}
 	p := newPage(req.GetLimit())
-	for p.more {
-		a.m.cfg.Log.View(func(c *cell.Cell) {
-			resp.Index = c.Index()
-			for s := range c.AllocSetsAfter(after) {
-				if !p.looks() {
-					if n := len(resp.AllocSets); n > 0 {
-						resp.NextAfter = keyOf(resp.AllocSets[n-1].Meta).String()
-					}
-					return
+	err = a.m.viewPage(ctx, p, func(c *cell.Cell) error {
+		resp.Index = c.Index()
+		for s := range c.AllocSetsAfter(after) {
+			if !p.looks() {
+				if n := len(resp.AllocSets); n > 0 {
+					resp.NextAfter = keyOf(resp.AllocSets[n-1].Meta).String()
 				}
-				if after = s.Key(); (key.User == "" || after.User == key.User) && pick.Matches(s.Labels()) {
-					resp.AllocSets = append(resp.AllocSets, p.add(c.AllocSetProto(s)).(*borgpb.AllocSet))
-				}
+				return nil
 			}
-			p.end()
-		})
+			if after = s.Key(); key.User != "" && after.User != key.User {
+				break
+			}
+			if pick.Matches(s.Labels()) {
+				resp.AllocSets = append(resp.AllocSets, p.add(c.AllocSetProto(s)).(*borgpb.AllocSet))
+			}
+		}
+		p.end()
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	return resp, nil
 }
 
 // listAllocs makes a page of the allocs of one set, with the set.
-func (m *Master) listAllocs(key cell.JobKey, req *borgrpc.ListAllocsRequest, resp *borgrpc.ListAllocsResponse) (err error) {
+func (m *Master) listAllocs(ctx context.Context, key cell.JobKey, req *borgrpc.ListAllocsRequest, resp *borgrpc.ListAllocsResponse) error {
 	first := uint32(0)
 	if req.GetAfter() != "" {
 		id, err := cell.ParseTaskID(req.GetAfter())
@@ -390,11 +405,13 @@ func (m *Master) listAllocs(key cell.JobKey, req *borgrpc.ListAllocsRequest, res
 		}
 		first = id.Index + 1
 	}
-	m.cfg.Log.View(func(c *cell.Cell) {
+	p := newPage(req.GetLimit())
+	return m.viewPage(ctx, p, func(c *cell.Cell) error {
+		// It has a name: its page is as long as it is.
+		defer p.end()
 		s := c.AllocSet(key)
 		if s == nil {
-			err = status.Errorf(codes.NotFound, "there is no alloc set %s", key)
-			return
+			return status.Errorf(codes.NotFound, "there is no alloc set %s", key)
 		}
 		one := c.AllocSetProto(s)
 		one.Status.Saves, one.Status.Waits = c.SavesOf(s), c.Waits(s)
@@ -407,16 +424,15 @@ func (m *Master) listAllocs(key cell.JobKey, req *borgrpc.ListAllocsRequest, res
 		if req.GetUsed() {
 			defer func() { m.reclaim.fillAllocs(c, resp.Allocs) }()
 		}
-		p := newPage(req.GetLimit())
 		for i := first; i < s.NumAllocs(); i++ {
 			if !p.looks() {
 				resp.NextAfter = cell.TaskID{Job: key, Index: i - 1}.String()
-				return
+				return nil
 			}
 			resp.Allocs = append(resp.Allocs, p.add(c.AllocProto(s.Alloc(i))).(*borgpb.Alloc))
 		}
+		return nil
 	})
-	return err
 }
 
 // ListMachines is answered by the elected master, which alone knows of copies
@@ -427,7 +443,7 @@ func (a *masterAPI) ListMachines(ctx context.Context, req *borgrpc.ListMachinesR
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	list := func(ctx context.Context) (*borgrpc.ListMachinesResponse, error) {
-		return a.m.listMachines(req, pick)
+		return a.m.listMachines(ctx, req, pick)
 	}
 	if req.GetMode() == borgrpc.ReadMode_READ_MODE_STALE {
 		return list(ctx)
@@ -444,35 +460,37 @@ func (a *masterAPI) ListMachines(ctx context.Context, req *borgrpc.ListMachinesR
 		})
 }
 
-func (m *Master) listMachines(req *borgrpc.ListMachinesRequest, pick selector.Selector) (*borgrpc.ListMachinesResponse, error) {
+func (m *Master) listMachines(ctx context.Context, req *borgrpc.ListMachinesRequest, pick selector.Selector) (*borgrpc.ListMachinesResponse, error) {
 	resp := &borgrpc.ListMachinesResponse{}
 	name, after := req.GetName(), req.GetAfter()
 	p := newPage(req.GetLimit())
-	for p.more {
-		m.cfg.Log.View(func(c *cell.Cell) {
-			resp.Index = c.Index()
-			defer func() { m.reclaim.fillMachines(c, resp.Machines) }()
-			list := c.MachinesAfter(after)
-			if name != "" {
-				list = func(yield func(*cell.Machine) bool) {
-					if machine := c.Machine(name); machine != nil {
-						yield(machine)
-					}
+	err := m.viewPage(ctx, p, func(c *cell.Cell) error {
+		resp.Index = c.Index()
+		defer func() { m.reclaim.fillMachines(c, resp.Machines) }()
+		list := c.MachinesAfter(after)
+		if name != "" {
+			list = func(yield func(*cell.Machine) bool) {
+				if machine := c.Machine(name); machine != nil {
+					yield(machine)
 				}
 			}
-			for machine := range list {
-				if !p.looks() {
-					if n := len(resp.Machines); n > 0 {
-						resp.NextAfter = resp.Machines[n-1].Meta.Name
-					}
-					return
+		}
+		for machine := range list {
+			if !p.looks() {
+				if n := len(resp.Machines); n > 0 {
+					resp.NextAfter = resp.Machines[n-1].Meta.Name
 				}
-				if after = machine.Name(); pick.Matches(machine.SelectorLabels()) {
-					resp.Machines = append(resp.Machines, p.add(c.MachineProto(machine)).(*borgpb.Machine))
-				}
+				return nil
 			}
-			p.end()
-		})
+			if after = machine.Name(); pick.Matches(machine.SelectorLabels()) {
+				resp.Machines = append(resp.Machines, p.add(c.MachineProto(machine)).(*borgpb.Machine))
+			}
+		}
+		p.end()
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	if name != "" && len(resp.Machines) == 0 {
 		return nil, status.Errorf(codes.NotFound, "there is no machine %s", name)

@@ -48,17 +48,16 @@ func (m *Master) safeToDrain(ctx context.Context, req *borgrpc.SafeToDrainReques
 	}
 	ask := &borgrpc.CheckDrainRequest{Machines: slices.Clone(req.GetMachines())}
 	var own *borgrpc.SafeToDrainResponse
-	var err error
-	m.cfg.Log.View(func(c *cell.Cell) {
+	err := m.viewMuch(ctx, func(c *cell.Cell) error {
 		ask.MinIndex = c.Index()
 		for _, name := range ask.Machines {
 			if c.Machine(name) == nil {
-				err = status.Errorf(codes.NotFound, "there is no machine %s", name)
+				return status.Errorf(codes.NotFound, "there is no machine %s", name)
 			}
 		}
 		own = drainByCell(c, ask.Machines)
 		if len(ask.Machines) > 0 || req.GetSelector() == "" {
-			return
+			return nil
 		}
 		for machine := range c.Machines() {
 			if pick.Matches(machine.SelectorLabels()) {
@@ -66,8 +65,9 @@ func (m *Master) safeToDrain(ctx context.Context, req *borgrpc.SafeToDrainReques
 			}
 		}
 		if len(ask.Machines) == 0 {
-			err = status.Errorf(codes.NotFound, "no machine has the labels or attributes %s", req.GetSelector())
+			return status.Errorf(codes.NotFound, "no machine has the labels or attributes %s", req.GetSelector())
 		}
+		return nil
 	})
 	if err != nil {
 		return nil, err

@@ -253,13 +253,15 @@ type lane struct {
 
 // lanes are all queues of a replica.
 func (l *look) lanes() []lane {
-	m, a := l.m, l.m.admit.stats()
+	m := l.m
+	a, turns := m.admit.stats()
 	lanes := []lane{
 		{"polls of machines under way", "polls", l.shard.InFlight, l.shard.MaxInFlight},
 		{"task reports for the elected master", "reports", l.shard.Waiting, l.shard.MaxWaiting},
 		{"probes and proposals of the duties", "duties", len(m.duty.actions), cap(m.duty.actions)},
 		{"connections being made", "dials", len(m.conns.dialing), cap(m.conns.dialing)},
 		{"changes of users that wait for a place in the log", "admission", a.Waiting, a.MaxWaiting},
+		{"reads that wait for their turn", "turns", turns.Waiting, turns.MaxWaiting},
 		{"users remembered for admission", "admission_users", a.Users, a.MaxUsers},
 		{"logs and events being followed", "streams", m.streams.size(), maxStreams},
 		{"writes of files", "file_writes", m.fileWriters.size(), maxFileWrites},
@@ -280,14 +282,15 @@ func (l *look) lanes() []lane {
 
 // admissionSection says who was served and who was asked to come back.
 func (l *look) admissionSection() pages.Section {
-	a := l.m.admit.stats()
+	a, turns := l.m.admit.stats()
 	refused := a.WritesRefused + a.WritesExpired
 	return pages.Section{Title: "Admission", Words: "Who is served when too many ask: reads at this replica, and changes if it is elected.", Facts: []pages.Fact{
 		{Name: "changes that got a place in the log", Value: pages.Number(a.Writes)},
 		{Name: "that waited for it", Value: pages.Number(a.WritesWaited)},
 		{Name: "changes turned away", Value: pages.Number(refused)},
 		{Name: "reads", Value: pages.Number(a.Reads)},
-		{Name: "reads turned away", Value: pages.Number(a.ReadsRefused)},
+		{Name: "that waited for their turn", Value: pages.Number(turns.Waited)},
+		{Name: "reads turned away", Value: pages.Number(a.ReadsRefused + turns.Refused)},
 		{Name: "users who wait now", Value: pages.Number(a.Crowd).If(a.Crowd > 0, pages.Warn)},
 		{Name: "places in the log", Value: pages.Number(a.Window)},
 		{Name: "taken", Value: pages.Number(a.Used)},

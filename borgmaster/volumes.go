@@ -34,10 +34,14 @@ func (m *Master) listVolumes(ctx context.Context, req *borgrpc.ListVolumesReques
 		return nil, err
 	}
 	resp := &borgrpc.ListVolumesResponse{}
-	known := true
-	m.cfg.Log.View(func(c *cell.Cell) { known = listVolumes(c, req, resp) })
-	if !known {
-		return nil, status.Errorf(codes.InvalidArgument, "after %q: no volume has such a key; give next_after of the page before", req.GetAfter())
+	err := m.viewMuch(ctx, func(c *cell.Cell) error {
+		if !listVolumes(c, req, resp) {
+			return status.Errorf(codes.InvalidArgument, "after %q: no volume has such a key; give next_after of the page before", req.GetAfter())
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	m.volumeUse.fill(time.Now(), resp.Volumes)
 	return whole(resp, "volumes")

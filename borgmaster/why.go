@@ -36,21 +36,21 @@ func (m *Master) why(ctx context.Context, req *borgrpc.WhyRequest) (*borgrpc.Why
 	}
 	key := cell.JobKey{User: req.GetUser(), Name: req.GetName()}
 	var own *borgrpc.WhyResponse
-	var err error
-	m.cfg.Log.View(func(c *cell.Cell) {
+	err := m.viewMuch(ctx, func(c *cell.Cell) error {
 		j, set := c.Job(key), c.AllocSet(key)
 		switch {
 		case j == nil && set == nil:
-			err = status.Errorf(codes.NotFound, "there is no job or alloc set %s", key)
+			return status.Errorf(codes.NotFound, "there is no job or alloc set %s", key)
 		case j == nil && set.Alloc(req.GetIndex()) == nil:
-			err = status.Errorf(codes.NotFound, "alloc set %s has %d allocs; there is no alloc %d", key, set.NumAllocs(), req.GetIndex())
+			return status.Errorf(codes.NotFound, "alloc set %s has %d allocs; there is no alloc %d", key, set.NumAllocs(), req.GetIndex())
 		case j == nil:
 			own = whyAllocByCell(c, set.Alloc(req.GetIndex()))
 		case j.Task(req.GetIndex()) == nil:
-			err = status.Errorf(codes.NotFound, "job %s has %d tasks; there is no task %d", key, j.NumTasks(), req.GetIndex())
+			return status.Errorf(codes.NotFound, "job %s has %d tasks; there is no task %d", key, j.NumTasks(), req.GetIndex())
 		default:
 			own = whyByCell(c, j, req.GetIndex())
 		}
+		return nil
 	})
 	if err != nil {
 		return nil, err

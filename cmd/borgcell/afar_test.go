@@ -43,6 +43,9 @@ type afarOrder struct {
 	Burn float64
 	// Not empty: for each question list all tasks of this user, and count them as made.
 	Lists string
+	// Not zero: so many users list all tasks again and again, each with as many lists under
+	// way; each list counts as done, and each time that one was asked to come back as refused.
+	Listers, ListsEach int
 	// Not nil: ask nothing, and for each question take the processor as a list does.
 	Stand *standIn
 }
@@ -82,6 +85,12 @@ func (m *masterBench) burnFromAfar(cores float64) *afar {
 func (m *masterBench) listFromAfar(replica int) *afar {
 	m.Helper()
 	return m.fromAfar(afarOrder{Cell: m.cell.Name, Authority: m.cell.authorityFile(), Masters: []string{m.cell.masterAddr(replica)}, Lists: m.cell.user})
+}
+
+// listsFromAfar are so many users who list all tasks again and again, each so often at once.
+func (m *masterBench) listsFromAfar(users, each int) *afar {
+	m.Helper()
+	return m.fromAfar(afarOrder{Cell: m.cell.Name, Authority: m.cell.authorityFile(), Masters: m.cell.masterAddrs(), Lists: m.cell.user, Listers: users, ListsEach: each})
 }
 
 func (m *masterBench) fromAfar(o afarOrder) *afar {
@@ -179,6 +188,9 @@ func afarMain(order string) error {
 	user := func(name string) (*identity.Source, error) {
 		return authority.Source(identity.Name{Cell: o.Cell, Role: identity.User, ID: name}, time.Now(), identity.Life)
 	}
+	if o.Listers > 0 {
+		return listAgainAndAgain(o, user)
+	}
 	if o.Lists != "" {
 		who, err := user("lister")
 		if err != nil {
@@ -241,6 +253,36 @@ func list(o afarOrder, who *identity.Source) error {
 		resp, err := c.ListAllTasks(context.Background(), &borgrpc.ListTasksRequest{User: o.Lists}, 0)
 		return afarCounts{Made: int64(len(resp.GetTasks()))}, err
 	})
+}
+
+// listAgainAndAgain has users list all tasks of one until nobody asks any more.
+func listAgainAndAgain(o afarOrder, user func(name string) (*identity.Source, error)) error {
+	var done, refused atomic.Int64
+	ctx, stop := context.WithCancel(context.Background())
+	var at sync.WaitGroup
+	defer at.Wait()
+	defer stop()
+	for i := range o.Listers {
+		who, err := user(fmt.Sprint("lister-", i))
+		if err != nil {
+			return err
+		}
+		c, err := client.New(client.Config{Masters: o.Masters, Identity: who, Waits: func(string, string, time.Duration) { refused.Add(1) }})
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		for range o.ListsEach {
+			at.Go(func() {
+				for ctx.Err() == nil {
+					if _, err := c.ListTasks(ctx, &borgrpc.ListTasksRequest{User: o.Lists, Limit: listPage}); err == nil {
+						done.Add(1)
+					}
+				}
+			})
+		}
+	}
+	return answers(func() (afarCounts, error) { return afarCounts{Done: done.Load(), Refused: refused.Load()}, nil })
 }
 
 // serve takes the processor time of a list for each question, in turns of two threads.

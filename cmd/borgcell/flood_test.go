@@ -188,6 +188,8 @@ const (
 	// What others change before does not count: they connect, to one master and then to
 	// the elected one, all at the same moment.
 	floodWarm = time.Second
+	// Users who list tasks, each so many pages at once, and the tasks.
+	readFloodUsers, readFloodEach, readFloodTasks = 16, 16, 20_000
 	// So often something is written beside them and synced, to know what the disk does.
 	floodSync  = 20 * time.Millisecond
 	floodTasks = 1000
@@ -260,6 +262,41 @@ func BenchmarkFlood(b *testing.B) {
 		burning.stop()
 		m.figure(burnt, "flood", "burnt_p99_ms")
 		m.figure(p99/burnt, "flood", "others_p99_burnt_ratio")
+	}
+}
+
+// BenchmarkReadFlood is a cell whose tasks many users list, each many times at once and
+// again as soon as he has a page, and what others notice who change something.
+func BenchmarkReadFlood(b *testing.B) {
+	for range b.N {
+		m := &masterBench{B: b, cell: fakeCell(b, 5, 200, fleet.Life{})}
+		m.profiles()
+		m.must(m.cell.Start)
+		for i := range readFloodTasks / listPage {
+			spec := unplaceable()
+			spec.Tasks = listPage
+			m.must(func(ctx context.Context) error {
+				_, err := m.cell.submit(ctx, fmt.Sprint("waits-", i), spec)
+				return err
+			})
+		}
+		time.Sleep(benchRest)
+		_, idle, _ := m.others()
+		m.figure(idle, "readflood", "idle_p99_ms")
+		far := m.listsFromAfar(readFloodUsers, readFloodEach)
+		time.Sleep(5 * time.Second)
+		before, used, state, began := far.counts(), m.usage(), m.state(), time.Now()
+		waited, p99, _ := m.others()
+		took := time.Since(began).Seconds()
+		after, ended := far.counts(), m.state()
+		m.tell("readflood", used, m.usage(), time.Since(began))
+		m.figure(p99, "readflood", "others_p99_ms")
+		m.figure(p99/idle, "readflood", "others_p99_ratio")
+		m.figure(float64(waited), "readflood", "others_refused")
+		m.figure(float64(after.Done-before.Done)/took, "readflood", "pages_per_s")
+		m.figure(float64(after.Refused-before.Refused)/took, "readflood", "refused_per_s")
+		m.figure(float64(ended.Term-state.Term), "readflood", "elections")
+		far.stop()
 	}
 }
 

@@ -54,6 +54,8 @@ type patience struct {
 	// Of the caller, on all his connections: bytes of answers that he has not read.
 	answers *atomic.Int64
 	held    atomic.Int64
+	// Called when the call has ended; of its handler's goroutine.
+	atEnd func()
 }
 
 type patienceKey struct{}
@@ -73,6 +75,17 @@ func (p *patience) end() {
 func patienceOf(ctx context.Context) *patience {
 	p, _ := ctx.Value(patienceKey{}).(*patience)
 	return p
+}
+
+// AtEnd has f called when the answer to a call of a user or a task is encoded, or the call
+// has failed. False: it will not be, as this is no such call, or is asked the second time.
+func AtEnd(ctx context.Context, f func()) bool {
+	p := patienceOf(ctx)
+	if p == nil || p.atEnd != nil {
+		return false
+	}
+	p.atEnd = f
+	return true
 }
 
 // answer is called with an answer that is about to be sent, and says why it is not.
@@ -127,6 +140,9 @@ func (callCounter) HandleRPC(ctx context.Context, s stats.RPCStats) {
 		if p := patienceOf(ctx); p != nil {
 			p.end()
 			p.answers.Add(-p.held.Load())
+			if p.atEnd != nil {
+				p.atEnd()
+			}
 		}
 	default:
 		return

@@ -1,0 +1,129 @@
+package admission
+
+import "slices"
+
+const (
+	// Reads that wait for their turn: of all users, and of one.
+	maxReading   = 1_024
+	maxReadingOf = 128
+	// ReadWaitNs is how long one waits at most.
+	ReadWaitNs = maxWaitNs
+)
+
+// Turns has few at a time do what keeps a processor busy for milliseconds, such as a page
+// of a list: who raft waits for must find a processor, however many ask. Who waits has his
+// turn user by user. W is who waits. It is not safe for concurrent use.
+type Turns[W any] struct {
+	replica uint64
+	// How many at a time, and how many there are.
+	places, taken int
+	users         map[string]*inLine[W]
+	// Users who wait, in the order of their turns.
+	ring    []*inLine[W]
+	waiting int
+	stats   TurnStats
+}
+
+// TurnStats counts what was decided.
+type TurnStats struct {
+	// Since the start.
+	Waited, Refused     uint64
+	Waiting, MaxWaiting int
+}
+
+// inLine are what waits for a user, one at least.
+type inLine[W any] struct {
+	name  string
+	queue []*Turn[W]
+}
+
+// Turn is a read on its way to the cell.
+type Turn[W any] struct {
+	Who   W
+	user  string
+	state placeState
+}
+
+// Placed says whether it is its turn.
+func (t *Turn[W]) Placed() bool { return t.state == placed }
+
+// NewTurns has so many at a time.
+func NewTurns[W any](replica uint64, places int) *Turns[W] {
+	return &Turns[W]{replica: replica, places: places, users: map[string]*inLine[W]{}}
+}
+
+// Enter asks for a turn. It has it, or waits, or is refused. Whoever has it or waits must
+// call Leave.
+func (x *Turns[W]) Enter(user string, who W) (*Turn[W], *Refusal) {
+	t := &Turn[W]{Who: who, user: user}
+	// Nobody waits while there is a place.
+	if x.taken < x.places {
+		x.taken++
+		t.state = placed
+		return t, nil
+	}
+	u := x.users[user]
+	if u == nil {
+		u = &inLine[W]{name: user}
+	}
+	if x.waiting >= maxReading || len(u.queue) >= maxReadingOf {
+		x.stats.Refused++
+		return nil, refuse(user, ReadWaitNs/2, readBound, "has %d reads waiting for their turn at replica %d, and all users together %d", len(u.queue), x.replica, x.waiting)
+	}
+	x.stats.Waited++
+	x.waiting++
+	if u.queue = append(u.queue, t); len(u.queue) == 1 {
+		x.users[user] = u
+		x.ring = append(x.ring, u)
+	}
+	return t, nil
+}
+
+const readBound = "the turns of all who read much; docs/overload.md"
+
+// Leave ends a turn, or the wait for it, and says whose turn it is then; nil: nobody's.
+func (x *Turns[W]) Leave(t *Turn[W]) (next *Turn[W]) {
+	defer func() { t.state = left }()
+	switch t.state {
+	case waits:
+		u := x.users[t.user]
+		i := slices.Index(u.queue, t)
+		u.queue = slices.Delete(u.queue, i, i+1)
+		x.waiting--
+		if len(u.queue) == 0 {
+			delete(x.users, u.name)
+			at := slices.Index(x.ring, u)
+			x.ring = slices.Delete(x.ring, at, at+1)
+		}
+	case placed:
+		if len(x.ring) == 0 {
+			x.taken--
+			return nil
+		}
+		u := x.ring[0]
+		x.ring = x.ring[1:]
+		next, u.queue = u.queue[0], u.queue[1:]
+		x.waiting--
+		if len(u.queue) > 0 {
+			x.ring = append(x.ring, u)
+		} else {
+			delete(x.users, u.name)
+		}
+		next.state = placed
+	}
+	return next
+}
+
+// Late is Leave of one that has waited in vain.
+func (x *Turns[W]) Late(t *Turn[W]) *Refusal {
+	x.Leave(t)
+	x.stats.Refused++
+	return refuse(t.user, ReadWaitNs/2, readBound, "waited %d ms at replica %d for its turn to read, with %d others", int64(ReadWaitNs/1e6), x.replica, x.waiting)
+}
+
+// Stats returns how it stands.
+func (x *Turns[W]) Stats() TurnStats {
+	s := x.stats
+	s.Waiting, s.MaxWaiting = x.waiting, maxReading
+	return s
+}
