@@ -108,7 +108,9 @@ func pebbleOptions(cfg *Config, readOnly bool) *pebble.Options {
 		CacheSize:                   8 << 20,
 		MemTableSize:                16 << 20,
 		MemTableStopWritesThreshold: 4,
-		L0CompactionThreshold:       4,
+		// Nothing is read but all of it, when a replica starts or saves it: what is written
+		// need not be merged soon.
+		L0CompactionThreshold:       12,
 		L0StopWritesThreshold:       24,
 		LBaseMaxBytes:               64 << 20,
 		MaxOpenFiles:                256,

@@ -9,8 +9,8 @@ import (
 )
 
 // maxRun is how many objects lie side by side in an order: what one more of them moves,
-// at most.
-const maxRun = 512
+// at most. While garbage is collected each pointer that moves is looked at.
+const maxRun = 128
 
 // order is objects in the order of their keys. It is cut into runs, so that one that comes
 // or goes does not move all those behind it: in a cell of many jobs that would cost more

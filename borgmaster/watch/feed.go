@@ -114,10 +114,10 @@ func (f *feeding) changed() {
 		return compareObjects(a.Job.Key(), b.Job.Key(), a.Job.UID(), b.Job.UID())
 	})
 	for _, in := range f.jobs {
-		if f.job(in.Job) {
+		g, scanned := f.job(in.Job)
+		if scanned {
 			continue
 		}
-		g := f.seen.jobs[in.Job.UID()]
 		tasks := slices.Clone(in.Tasks)
 		slices.Sort(tasks)
 		for _, index := range slices.Compact(tasks) {
@@ -141,11 +141,11 @@ func compareObjects(a, b cell.JobKey, x, y cell.UID) int { return cmp.Or(a.Compa
 
 // job looks at a job, and says whether it looked at all of its tasks too: those that
 // it has no record of follow from it.
-func (f *feeding) job(j *cell.Job) (scanned bool) {
-	g := f.seen.jobs[j.UID()]
+func (f *feeding) job(j *cell.Job) (g *group, scanned bool) {
+	g = f.seen.jobs[j.UID()]
 	if j.Gone() {
 		f.gone(f.seen.jobs, g, borgpb.ObjectKind_OBJECT_KIND_JOB, borgpb.ObjectKind_OBJECT_KIND_TASK)
-		return true
+		return nil, true
 	}
 	if g == nil {
 		g = new(group)
@@ -181,7 +181,7 @@ func (f *feeding) job(j *cell.Job) (scanned bool) {
 		g.first.is, g.unplaced = nil, nil
 		f.tasks(g, j)
 	}
-	return scanned
+	return g, scanned
 }
 
 // tasks looks at all tasks of a job.

@@ -35,18 +35,24 @@ const (
 
 // BenchmarkThroughput is what a cell of five masters does in a second, with TLS and with
 // all logs synced on this machine's one disk: submits of many clients, each a user of
-// his own with a connection of his own, and assignments of a scheduler, in batches.
+// his own with a connection of his own, or 64 of them a program of one user with one
+// connection, and assignments of a scheduler, in batches.
 func BenchmarkThroughput(b *testing.B) {
 	machines := benchMachines(throughputMachines)
-	for _, clients := range []int{64, 512} {
-		b.Run(fmt.Sprint("submits-", clients), func(b *testing.B) {
+	for _, x := range []struct {
+		name           string
+		clients, users int
+	}{
+		{"submits", 64, 64}, {"submits_512", 512, 512}, {"submits_512_shared", 512, 8},
+	} {
+		b.Run(x.name, func(b *testing.B) {
 			for range b.N {
 				m := &masterBench{B: b, cell: fakeCell(b, 5, machines, fleet.Life{})}
 				m.profiles()
 				m.must(m.cell.Start)
 				// Until the masters have all their connections to machines.
 				time.Sleep(benchRest)
-				m.submits(clients)
+				m.submits(x.name, x.clients, x.users)
 			}
 		})
 	}
@@ -209,8 +215,9 @@ func (s *benchScheduler) assignBatch(ctx context.Context, uids []string, from in
 }
 
 // submits has so many clients submit jobs of a task that no machine can hold, each one
-// job after another, and counts those that were acknowledged.
-func (m *masterBench) submits(clients int) {
+// job after another, and counts those that were acknowledged. Clients of one user are
+// goroutines of one program: they share what it has of a client.
+func (m *masterBench) submits(part string, clients, users int) {
 	m.Helper()
 	// Each client stands for a process of his own, whose heap has some MiB before it is
 	// collected for the first time, and at a few submits a second that is seldom. All in
@@ -220,36 +227,34 @@ func (m *masterBench) submits(clients int) {
 	ctx, stop := context.WithCancel(m.Context())
 	var asking sync.WaitGroup
 	spec := encodeSpec(m.B, unplaceable())
-	for i := range clients {
-		name := fmt.Sprintf("user-%d-%d", clients, i)
+	for i := range users {
+		name := fmt.Sprintf("user-%d-%d", users, i)
 		c := m.cell.clientOf(m.B, name, &waited)
-		asking.Go(func() {
-			for n := 0; ctx.Err() == nil; n++ {
-				op := &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: name, Name: fmt.Sprint("job-", n), Spec: spec}}}
-				switch _, err := c.Mutate(ctx, op); {
-				case err == nil:
-					done.Add(1)
-				case ctx.Err() == nil:
-					m.Errorf("%s: %v", name, err)
-					return
+		for k := range clients / users {
+			asking.Go(func() {
+				for n := 0; ctx.Err() == nil; n++ {
+					op := &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: name, Name: fmt.Sprintf("job-%d-%d", k, n), Spec: spec}}}
+					switch _, err := c.Mutate(ctx, op); {
+					case err == nil:
+						done.Add(1)
+					case ctx.Err() == nil:
+						m.Errorf("%s: %v", name, err)
+						return
+					}
 				}
-			}
-		})
+			})
+		}
 	}
 	time.Sleep(throughputWarm)
 	used, own, entries, count, began := m.usage(), m.ownSeconds(), m.state().AppliedIndex, done.Load(), time.Now()
 	time.Sleep(throughputMeasure)
 	count, took := done.Load()-count, time.Since(began)
 	entries = m.state().AppliedIndex - entries
-	part, what := "submits", "master.submits_per_s"
-	if clients != 64 {
-		part, what = fmt.Sprint("submits_", clients), fmt.Sprintf("master.submits_%d_per_s", clients)
-	}
 	m.tell(part, used, m.usage(), took)
 	m.figure((m.ownSeconds()-own)/took.Seconds(), part, "clients_cores")
 	m.figure(float64(count)/float64(entries), part, "per_entry")
-	m.Logf("%d clients were asked to come back %d times", clients, waited.Load())
-	m.named(float64(count)/took.Seconds(), what)
+	m.Logf("%d clients of %d users were asked to come back %d times", clients, users, waited.Load())
+	m.named(float64(count)/took.Seconds(), "master."+part+"_per_s")
 	stop()
 	asking.Wait()
 }
