@@ -165,9 +165,10 @@ type Core struct {
 	slow    int
 	// How long polls that are answered take, on average of the last ones.
 	pollNs int64
-	// When any machine last answered, and polls begun since.
+	// When any machine last answered, polls begun since, and when the first of these was.
 	heardNs    int64
 	unanswered int
+	askedNs    int64
 	// Machines of ours that are unheard, and when they were last all asked because one of
 	// them was back.
 	unheard   int
@@ -287,7 +288,7 @@ func (c *Core) DeafNs(now int64) int64 {
 	if c.unanswered < deafPolls {
 		return 0
 	}
-	return max(now-c.heardNs, 0)
+	return max(now-max(c.heardNs, c.askedNs), 0)
 }
 
 func (c *Core) masterContact(now int64, ok bool) {
@@ -533,7 +534,9 @@ func (c *Core) start(now int64, eff *Effects) {
 		c.lagNs += (lateNs - c.lagNs) / lagPolls
 		m.inFlight, m.startedNs, m.moved = true, now, false
 		c.inFlight++
-		c.unanswered++
+		if c.unanswered++; c.unanswered == 1 {
+			c.askedNs = now
+		}
 		c.flights = append(c.flights, flight{m, now})
 		eff.Polls = append(eff.Polls, m.name)
 	}
