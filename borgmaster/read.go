@@ -88,15 +88,11 @@ func (a *masterAPI) ListJobs(ctx context.Context, req *borgrpc.ListJobsRequest) 
 	if err := a.m.fresh(ctx, req.GetMode()); err != nil {
 		return nil, err
 	}
-	after, err := keyAfter(req.GetAfter())
+	after, err := keyAfter(req.GetAfter(), req.GetUser())
 	if err != nil {
 		return nil, err
 	}
 	resp := &borgrpc.ListJobsResponse{}
-	// Those of a user lie side by side.
-	if after.User < req.GetUser() {
-		after = cell.JobKey{User: req.GetUser()}
-	}
 	p := newPage(req.GetLimit())
 	err = a.m.viewPage(ctx, p, func(c *cell.Cell) error {
 		resp.Index = c.Index()
@@ -160,16 +156,18 @@ func (p *page) end() { p.more = false }
 // keyOf is the key of a job or alloc set by its metadata.
 func keyOf(m *borgpb.Meta) cell.JobKey { return cell.JobKey{User: m.GetUser(), Name: m.GetName()} }
 
-// keyAfter reads behind which job or alloc set a page begins.
-func keyAfter(text string) (cell.JobKey, error) {
-	if text == "" {
-		return cell.JobKey{}, nil
+// keyAfter reads behind which job or alloc set a page begins. Those of one user, if only
+// his are wanted, lie side by side: it begins with them.
+func keyAfter(text, user string) (after cell.JobKey, err error) {
+	if text != "" {
+		if after, err = cell.ParseJobKey(text); err != nil {
+			return after, status.Errorf(codes.InvalidArgument, "after: %v", err)
+		}
 	}
-	key, err := cell.ParseJobKey(text)
-	if err != nil {
-		return key, status.Errorf(codes.InvalidArgument, "after: %v", err)
+	if after.User < user {
+		after = cell.JobKey{User: user}
 	}
-	return key, nil
+	return after, nil
 }
 
 // ListTasks is answered by any replica, but by the elected master who is asked
@@ -362,12 +360,9 @@ func (a *masterAPI) listAllocSets(ctx context.Context, req *borgrpc.ListAllocsRe
 	if key.Name != "" {
 		return resp, a.m.listAllocs(ctx, key, req, resp)
 	}
-	after, err := keyAfter(req.GetAfter())
+	after, err := keyAfter(req.GetAfter(), req.GetUser())
 	if err != nil {
 		return nil, err
-	}
-	if after.User < req.GetUser() {
-		after = cell.JobKey{User: req.GetUser()}
 	}
 	p := newPage(req.GetLimit())
 	err = a.m.viewPage(ctx, p, func(c *cell.Cell) error {

@@ -85,9 +85,9 @@ type Core[W any] struct {
 	// What waits.
 	waiting, waitingBytes int
 	outOfTurn             int
-	// Users who ask for little and did so lately beside others who ask for much. The window
-	// is small as long as there are any.
-	lights map[*user[W]]bool
+	// Users who ask for little and did so lately beside others who ask for much, with the
+	// epoch of their last write. The window is small as long as there are any.
+	lights map[*user[W]]int64
 	// No turns before that.
 	pausedNs int64
 	// Writes with a place in the log, and those of them that are not light.
@@ -123,8 +123,6 @@ type user[W any] struct {
 	placed int
 	// When he last asked for much.
 	heavyNs int64
-	// Epoch of his last write while he is among lights.
-	lightAt int64
 	// Writes that began here and are not answered yet.
 	underWay int
 	// How many that may be since he was turned away, and how many were done since that
@@ -181,7 +179,7 @@ type Late[W any] struct {
 func New[W any](cfg Config) *Core[W] {
 	cfg.WritesPerS = cmp.Or(cfg.WritesPerS, DefaultWritesPerS)
 	cfg.ReadsPerS = cmp.Or(cfg.ReadsPerS, DefaultReadsPerS)
-	return &Core[W]{cfg: cfg, users: map[string]*user[W]{}, lights: map[*user[W]]bool{}, win: newWindow()}
+	return &Core[W]{cfg: cfg, users: map[string]*user[W]{}, lights: map[*user[W]]int64{}, win: newWindow()}
 }
 
 // bucket is a token bucket: the time at which it would be full again, were it filled

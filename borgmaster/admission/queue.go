@@ -75,7 +75,7 @@ func (c *Core[W]) lightComes(u *user[W]) {
 	if len(c.lights) == 0 {
 		c.win.lightComes()
 	}
-	c.lights[u], u.lightAt = true, c.win.epochs
+	c.lights[u] = c.win.epochs
 }
 
 // heavyComes: who asks for much is not among those any more that the window is small
@@ -86,7 +86,7 @@ func (c *Core[W]) heavyComes(now int64, u *user[W]) {
 }
 
 func (c *Core[W]) notLight(u *user[W]) {
-	if c.lights[u] {
+	if _, is := c.lights[u]; is {
 		if delete(c.lights, u); len(c.lights) == 0 {
 			c.win.lightsGone()
 		}
@@ -98,8 +98,8 @@ func (c *Core[W]) turn(now int64) {
 	if !c.win.turn(now, len(c.lights) > 0, len(c.ring)) {
 		return
 	}
-	for u := range c.lights {
-		if c.win.epochs-u.lightAt > lightEpochs {
+	for u, lastAt := range c.lights {
+		if c.win.epochs-lastAt > lightEpochs {
 			c.notLight(u)
 		}
 	}

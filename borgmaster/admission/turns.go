@@ -8,6 +8,7 @@ const (
 	maxReadingOf = 128
 	// ReadWaitNs is how long one waits at most.
 	ReadWaitNs = maxWaitNs
+	readBound  = "the turns of all who read much; docs/overload.md"
 )
 
 // Turns has few at a time do what keeps a processor busy for milliseconds, such as a page
@@ -78,8 +79,6 @@ func (x *Turns[W]) Enter(user string, who W) (*Turn[W], *Refusal) {
 	}
 	return t, nil
 }
-
-const readBound = "the turns of all who read much; docs/overload.md"
 
 // Leave ends a turn, or the wait for it, and says whose turn it is then; nil: nobody's.
 func (x *Turns[W]) Leave(t *Turn[W]) (next *Turn[W]) {

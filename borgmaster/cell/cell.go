@@ -58,9 +58,7 @@ type Cell struct {
 	readings readings
 	diverged error
 
-	// Tasks of all jobs that are not dead, for the limit; derived.
-	liveTasks int
-	counts    counts
+	counts counts
 	// Before that cell time nobody has to leave a tainted machine; derived.
 	leaveDueNs int64
 	// Alloc sets of which allocs are yet to become what the spec says, by uid; derived.

@@ -46,9 +46,9 @@ func (c *Cell) Check() error {
 	if drains != c.drains {
 		return fmt.Errorf("%d machines drain, %d are counted", drains, c.drains)
 	}
-	if live != c.liveTasks || !c.jobs.wellFormed() || len(c.jobsByUID) != c.jobs.len() ||
+	if live != c.counts.liveTasks() || !c.jobs.wellFormed() || len(c.jobsByUID) != c.jobs.len() ||
 		len(c.sets) != len(c.setList) || len(c.setsByU) != len(c.setList) || len(c.machines) != len(c.machineList) {
-		return fmt.Errorf("cell: %d live tasks are counted as %d, or an index is incomplete", live, c.liveTasks)
+		return fmt.Errorf("cell: %d live tasks are counted as %d, or an index is incomplete", live, c.counts.liveTasks())
 	}
 	if err := c.checkCounts(); err != nil {
 		return err

@@ -19,6 +19,9 @@ type counts struct {
 	tasks [stateDead + 1]int
 }
 
+// liveTasks are those that are not dead, for the limit.
+func (n *counts) liveTasks() int { return n.tasks[statePending] + n.tasks[stateRunning] }
+
 // Counts says how many of what there are.
 func (c *Cell) Counts() Counts {
 	n := &c.counts

@@ -131,7 +131,7 @@ func (c *Cell) unseatMachine(m *Machine) {
 // is left on another machine, or a new one. A job or a cell that is full gives none.
 func (c *Cell) takeSeat(j *Job, m *Machine) {
 	d := j.daemon
-	if c.liveTasks >= maxLiveTasks {
+	if c.counts.liveTasks() >= maxLiveTasks {
 		return
 	}
 	if len(d.at) < len(j.rows) && mutant.Planted(mutant.HoleStays) {
@@ -187,7 +187,6 @@ func (c *Cell) waitAgain(t *Task) {
 	t.state = take(take(t.state, edgeSubmit, stateAsked), edgeAccept, statePending)
 	c.countTasks(j, statePending, 1)
 	j.waiting.set(t.index)
-	c.liveTasks++
 	t.failures, t.flags, t.reason = 0, 0, ""
 	if t.attempt != 0 {
 		t.changedWallNs = c.clock.wallNs
@@ -417,7 +416,7 @@ func (c *Cell) checkStanding(j *Job) error {
 	}
 	for _, m := range c.machineList {
 		_, has := d.at[m]
-		full := len(j.rows) >= maxTasksPerJob || c.liveTasks >= maxLiveTasks
+		full := len(j.rows) >= maxTasksPerJob || c.counts.liveTasks() >= maxLiveTasks
 		if matches := j.latest().matches(m); matches != has && !(matches && full) {
 			return fmt.Errorf("machine %s matches: %v, has a task: %v", m.name, matches, has)
 		}

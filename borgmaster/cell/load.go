@@ -359,12 +359,6 @@ func (l *loader) setState(t *Task, to state) {
 	j := t.job
 	l.c.countTasks(j, t.state, -1)
 	l.c.countTasks(j, to, 1)
-	if t.state != stateDead {
-		l.c.liveTasks--
-	}
-	if to != stateDead {
-		l.c.liveTasks++
-	}
 	j.waiting.clear(t.index)
 	if to == statePending {
 		j.waiting.set(t.index)

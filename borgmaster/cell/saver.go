@@ -136,7 +136,7 @@ func (c *Cell) saveLeft(a *Alloc, m *Machine) {
 	}
 	switch {
 	case r != nil:
-	case len(c.savers) >= maxSavers || c.liveTasks >= maxLiveTasks:
+	case len(c.savers) >= maxSavers || c.counts.liveTasks() >= maxLiveTasks:
 		r = limit("", "%d savers are under way", len(c.savers))
 	}
 	if r != nil {

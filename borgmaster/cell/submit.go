@@ -77,8 +77,8 @@ func (c *Cell) checkSubmit(key JobKey, o *borgpb.SubmitJob) (*Spec, *borgpb.Refu
 	if r != nil {
 		return nil, r
 	}
-	if c.liveTasks+int(spec.Proto.Tasks) > maxLiveTasks && spec.Proto.Kind != borgpb.JobKind_JOB_KIND_CRON {
-		return nil, limit("spec.tasks", "the cell has %d tasks; at most %d", c.liveTasks, maxLiveTasks)
+	if c.counts.liveTasks()+int(spec.Proto.Tasks) > maxLiveTasks && spec.Proto.Kind != borgpb.JobKind_JOB_KIND_CRON {
+		return nil, limit("spec.tasks", "the cell has %d tasks; at most %d", c.counts.liveTasks(), maxLiveTasks)
 	}
 	if r := c.checkOwned(key.User, spec); r != nil {
 		return nil, r
@@ -201,7 +201,6 @@ func (c *Cell) grow(j *Job, n uint32) {
 		j.waiting.set(t.index)
 	}
 	c.countTasks(j, statePending, len(chunk))
-	c.liveTasks += len(chunk)
 	c.recharge(j)
 }
 
@@ -302,7 +301,7 @@ func (c *Cell) checkSize(j *Job, tasks uint32) *borgpb.Refusal {
 	if most := maxTasksPerJob - j.surging(); tasks < 1 || tasks > most {
 		return invalid("tasks", "%d is not in 1 to %d", tasks, most)
 	}
-	if n := c.liveTasks + int(tasks) - len(j.rows); n > maxLiveTasks {
+	if n := c.counts.liveTasks() + int(tasks) - len(j.rows); n > maxLiveTasks {
 		return limit("tasks", "the cell would have %d tasks; at most %d", n, maxLiveTasks)
 	}
 	return nil

@@ -129,7 +129,7 @@ func (c *Cell) addExtra(u *Update) {
 		return
 	}
 	size := j.Size()
-	n := min(u.surge, size, maxTasksPerJob-size, uint32(max(maxLiveTasks-c.liveTasks, 0)))
+	n := min(u.surge, size, maxTasksPerJob-size, uint32(max(maxLiveTasks-c.counts.liveTasks(), 0)))
 	if n == 0 {
 		return
 	}

@@ -96,7 +96,6 @@ func (c *Cell) move(t *Task, e edge, to state, reason string) {
 		c.lookAtSavers()
 	}
 	if to == stateDead {
-		c.liveTasks--
 		c.discharge(t)
 		if t.flags&taskFinished != 0 {
 			j.finished++

@@ -53,26 +53,17 @@ func As(ctx context.Context, name identity.Name) context.Context {
 	return context.WithValue(ctx, callerKey{}, caller{name: name})
 }
 
-// otherEnd is who is on the other end of the connection of a call that is being served, be
-// it for himself or for somebody else.
-func otherEnd(ctx context.Context) (info authInfo, known bool) {
-	if p, _ := peer.FromContext(ctx); p != nil {
-		info, known = p.AuthInfo.(authInfo)
-	}
-	return info, known
-}
-
 // Shown is the fingerprint of the certificate with which the call that is being
 // served was made; nil on a socket.
 func Shown(ctx context.Context) []byte {
-	info, _ := otherEnd(ctx)
+	info, _ := authOf(ctx)
 	return info.shown
 }
 
 // Foreign says that the call that is being served was made with a certificate of
 // another authority.
 func Foreign(ctx context.Context) bool {
-	info, _ := otherEnd(ctx)
+	info, _ := authOf(ctx)
 	return info.foreign
 }
 
@@ -160,7 +151,7 @@ func (c *Config) passedOn(by identity.Name, behalf, issued []string) (who caller
 // connection says who is on the other end, and whether that still counts: a
 // certificate may have run out or been revoked since the connection was made.
 func (c *Config) connection(ctx context.Context) (authInfo, error) {
-	info, known := otherEnd(ctx)
+	info, known := authOf(ctx)
 	if !known {
 		return authInfo{}, status.Error(codes.Unauthenticated, "nobody knows who calls")
 	}
@@ -208,7 +199,7 @@ func (c *Config) interceptors() []grpc.ServerOption {
 				return err
 			}
 			guarded := &guardedStream{ServerStream: stream, ctx: ctx, config: c, patience: patienceOf(ctx)}
-			guarded.other, _ = otherEnd(ctx)
+			guarded.other, _ = authOf(ctx)
 			if repeated[info.FullMethod] {
 				err = handle(srv, &repeatedCalls{guardedStream: guarded, method: info.FullMethod})
 			} else {

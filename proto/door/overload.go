@@ -118,6 +118,8 @@ func (callCounter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Cont
 	return context.WithValue(ctx, patienceKey{}, &patience{timer: time.AfterFunc(slowTimeout, info.hangUp), answers: info.answers})
 }
 
+// authOf is who is on the other end of the connection of a call that is being served, be it
+// for himself or for somebody else.
 func authOf(ctx context.Context) (authInfo, bool) {
 	p, _ := peer.FromContext(ctx)
 	if p == nil {
