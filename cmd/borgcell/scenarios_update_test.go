@@ -297,5 +297,11 @@ func TestUpdatesAskTheirGate(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	u.cfg(t, "3 restarted, 0 moved, 0 to do; done", "update", "status", "web")
+	waitFor(t, "the update says that it is done", func() string {
+		const want = "3 restarted, 0 moved, 0 to do; done"
+		if out := u.c.must(t, "borgcfg", "--cell", u.c.cellFile(), "update", "status", "web"); !strings.Contains(out, want) {
+			return out
+		}
+		return ""
+	})
 }
