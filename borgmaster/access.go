@@ -71,8 +71,16 @@ func (g *Gate) Revoked(c *cell.Cell, name identity.Name, issuedNs int64) bool {
 	case identity.Join:
 		name = name.Becomes()
 	}
+	if name.Role != identity.User {
+		return false
+	}
 	u := c.User(name.ID)
-	return name.Role == identity.User && u != nil && issuedNs <= u.RevokedWallNs()
+	return u != nil && issuedNs <= u.RevokedWallNs()
+}
+
+// inCell says whether Revoked looks at the cell for whoever has the role.
+func inCell(role identity.Role) bool {
+	return role == identity.User || role == identity.Task || role == identity.Join
 }
 
 // revokeSlackNs is how far ahead of the elected master's clock certificates are
@@ -119,7 +127,14 @@ func (m *Master) admins() (names []string) {
 	return names
 }
 
+// revoked is asked of each message. Of those who are not in the cell it must be known
+// without a look at it: raft's own would wait until others have looked and an entry was
+// applied, and with a cell that is large and a machine that is busy another master would
+// be elected meanwhile.
 func (m *Master) revoked(name identity.Name, issued time.Time) (is bool) {
+	if !inCell(name.Role) {
+		return m.gate.Revoked(nil, name, issued.UnixNano())
+	}
 	m.cfg.Log.View(func(c *cell.Cell) { is = m.gate.Revoked(c, name, issued.UnixNano()) })
 	return is
 }
