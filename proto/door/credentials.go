@@ -137,7 +137,9 @@ func (c *serverCredentials) shake(raw net.Conn) (net.Conn, authInfo, error) {
 		who.issued, who.expires = time.Now(), time.Now().Add(identity.Life)
 		return raw, who, err
 	}
-	conn, info, err := tls.ServerHandshake(raw)
+	turn := inTurn(raw)
+	conn, info, err := tls.ServerHandshake(turn)
+	turn.end()
 	if err != nil {
 		return nil, authInfo{}, err
 	}
@@ -269,7 +271,15 @@ func (c *clientCredentials) ClientHandshake(ctx context.Context, authority strin
 	if own.Expired(time.Now()) {
 		return nil, nil, fmt.Errorf("our own certificate, of %s, expired at %s", own.Name, own.Expires().UTC().Format(time.RFC3339))
 	}
+	done := func(bool) {}
+	if c.want.Role == identity.Borglet {
+		var err error
+		if done, err = shakeInTurn(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
 	conn, info, err := c.TransportCredentials.ClientHandshake(ctx, authority, raw)
+	done(err == nil)
 	if err != nil {
 		return nil, nil, err
 	}
