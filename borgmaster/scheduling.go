@@ -2,7 +2,6 @@ package borgmaster
 
 import (
 	"context"
-	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -77,28 +76,61 @@ func (a *schedulingAPI) Follow(req *borgrpc.FollowRequest, stream borgrpc.Schedu
 	}
 }
 
+// pile is records in a row, as many as go into one message. Copies of their own would be
+// three times as much to allocate for each, while the cell is held.
+type pile struct {
+	bytes []byte
+	// Where each key ends, and each value.
+	ends []int
+}
+
+func (p *pile) add(key, value []byte) {
+	p.bytes = append(p.bytes, key...)
+	p.ends = append(p.ends, len(p.bytes))
+	p.bytes = append(p.bytes, value...)
+	p.ends = append(p.ends, len(p.bytes))
+}
+
+func (p *pile) response() *borgrpc.FollowResponse {
+	resp, from := &borgrpc.FollowResponse{}, 0
+	for i := 0; i < len(p.ends); i += 2 {
+		key, value := p.ends[i], p.ends[i+1]
+		resp.Records = append(resp.Records, &borgrpc.Record{Key: p.bytes[from:key:key], Value: p.bytes[key:value:value]})
+		from = value
+	}
+	return resp
+}
+
+// takeRecords copies all records. Nothing is applied meanwhile.
+func takeRecords(c *cell.Cell) (piles []*pile) {
+	var p *pile
+	for key, value := range c.Records() {
+		if p == nil || len(p.bytes)+len(key)+len(value) > followChunkBytes {
+			p = &pile{bytes: make([]byte, 0, followChunkBytes)}
+			piles = append(piles, p)
+		}
+		p.add(key, value)
+	}
+	return piles
+}
+
 // sendRecords sends the cell as it is and returns the index it stands for. The
 // records are copied in one View, because they must be of one moment.
 func sendRecords(log Log, stream borgrpc.SchedulingService_FollowServer) (uint64, error) {
-	var chunks []*borgrpc.FollowResponse
+	var piles []*pile
 	last := &borgrpc.FollowResponse{RecordsEnd: true}
 	log.View(func(c *cell.Cell) {
-		chunk, size := &borgrpc.FollowResponse{}, 0
-		for key, value := range c.Records() {
-			if size > 0 && size+len(key)+len(value) > followChunkBytes {
-				chunks = append(chunks, chunk)
-				chunk, size = &borgrpc.FollowResponse{}, 0
-			}
-			chunk.Records = append(chunk.Records, &borgrpc.Record{Key: slices.Clone(key), Value: slices.Clone(value)})
-			size += len(key) + len(value)
-		}
-		chunks = append(chunks, chunk)
+		piles = takeRecords(c)
 		last.Index, last.CellId, last.Epoch = c.Index(), c.ID(), c.Epoch()
 	})
-	for _, chunk := range append(chunks, last) {
-		if err := stream.Send(chunk); err != nil {
+	for i, p := range piles {
+		if err := stream.Send(p.response()); err != nil {
 			return 0, err
 		}
+		piles[i] = nil
+	}
+	if err := stream.Send(last); err != nil {
+		return 0, err
 	}
 	return last.Index, nil
 }
