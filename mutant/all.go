@@ -100,6 +100,8 @@ const (
 	OneBucketForAll    Name = "one-bucket-for-all"
 	BorgletsInUserLane Name = "borglets-in-user-lane"
 	CrashesUnbudgeted  Name = "crashes-unbudgeted"
+	MuchForgotten      Name = "much-forgotten"
+	WindowStaysSmall   Name = "window-stays-small"
 
 	WatchLosesOnResume  Name = "watch-loses-on-resume"
 	WatchGoesBack       Name = "watch-goes-back"
@@ -335,6 +337,10 @@ var All = []Mutant{
 		Ours, "S27", "flood"},
 	{CrashesUnbudgeted, "Every crash of every task goes to the log, however many tasks of a job crash.",
 		"27: https://github.com/hashicorp/nomad/issues/15579", "S27", "flood"},
+	{MuchForgotten, "Who asks for much, and was answered all of it at once, is taken for one who asks for little.",
+		Ours, "L8", "crowd"},
+	{WindowStaysSmall, "When nobody asks for little any more the window stays as small as it was for him, until it has grown again.",
+		Ours, "L8", "crowd"},
 
 	{WatchLosesOnResume, "A watch that is resumed is not told of the first change after what it was told.",
 		"12: https://github.com/etcd-io/etcd/issues/17529", "S13", "watchers"},

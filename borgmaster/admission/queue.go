@@ -58,7 +58,7 @@ func (c *Core[W]) Enter(now int64, name string, bytes int, who W) (*Place[W], *R
 // asks for little because he may not ask for more. Who asks again for what he waits for
 // does not ask for much, nor does one of many who all ask for as much, until they have to wait.
 func (c *Core[W]) light(now int64, u *user[W]) bool {
-	was := now-u.heavyNs > heavyForNs && !u.awayLately(now)
+	was := (now-u.heavyNs > heavyForNs || mutant.Planted(mutant.MuchForgotten)) && !u.awayLately(now)
 	if len(u.queue)+u.placed < lightPlaces {
 		return was
 	}

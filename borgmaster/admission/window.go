@@ -1,6 +1,10 @@
 package admission
 
-import "cmp"
+import (
+	"cmp"
+
+	"borg/mutant"
+)
 
 const (
 	// The window is looked at so often.
@@ -64,7 +68,11 @@ func (w *window) lightComes() {
 }
 
 // lightsGone: it is as large again as before.
-func (w *window) lightsGone() { w.size = max(w.size, w.free) }
+func (w *window) lightsGone() {
+	if !mutant.Planted(mutant.WindowStaysSmall) {
+		w.size = max(w.size, w.free)
+	}
+}
 
 // full: there is no place for so much. What is alone has place always.
 func (w *window) full(cost int64) bool { return w.used > 0 && w.used+cost > w.size }

@@ -102,6 +102,10 @@ func (c *client) next() {
 	if c.idle = c.ended(); c.idle {
 		return
 	}
+	if ns := c.w.waitsForCrowd(); ns > 0 {
+		c.w.after(ns, c.next)
+		return
+	}
 	op := c.saved(c.quarantined(c.banded(c.quotaOp(c.labelled(c.draw())))))
 	c.made++
 	op.RequestId = fmt.Sprintf("%s-%05d", c.name(), c.made)

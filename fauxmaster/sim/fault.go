@@ -105,6 +105,9 @@ type swarm struct {
 	// zero: nobody floods, and no time. floodAlone: nothing else is wrong.
 	floodPerS, applyNs int64
 	floodAlone         bool
+	// Many users ask for much each; and how much longer each sync takes.
+	crowd  bool
+	syncNs int64
 	// Tasks of a job that does nothing but crash; 0: there is none.
 	stormTasks int
 	// Time between two changes of the members, about; 0: there are none. After fewer:

@@ -526,7 +526,7 @@ func (r *replicaNode) appendSoon() {
 			n++
 		}
 	}
-	delay := between(r.rand, 100*microsecond, 2*millisecond)
+	delay := between(r.rand, 100*microsecond, 2*millisecond) + r.w.swarm.syncNs
 	if !r.w.healed && chance(r.rand, r.w.swarm.stallPermille) {
 		delay = between(r.rand, 20*millisecond, second)
 		r.w.mark("disk stall")

@@ -152,6 +152,12 @@ func TestFlood(t *testing.T) {
 	}
 }
 
+// TestCrowd: many users ask for much each, alone, beside one who asks for little, and when he
+// does no more.
+func TestCrowd(t *testing.T) {
+	comesTo(t, "crowd", 1, 9*second, "crowd goes on", "window small beside a crowd", "answered beside a flood")
+}
+
 // TestMembers: replicas are replaced, added and taken out while others are away.
 func TestMembers(t *testing.T) {
 	comesTo(t, "members", 6, 10*second, "member joined", "member given its vote", "member taken out", "change of members refused", "election transferred", "disk lost")
@@ -391,6 +397,7 @@ func TestCheckers(t *testing.T) {
 			w.swarm.floodAlone, w.now = true, 9*second
 			w.beside("x", 9*second, errTooMuch{&admission.Refusal{}})
 		},
+		"L8  ": func(w *World) { w.crowdGot("alone", 1000) },
 		"S22  ": func(w *World) {
 			w.truth.fileDone(writeFile("x", nil), &borgpb.Result{Version: 3})
 			w.truth.filesAre()

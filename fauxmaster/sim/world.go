@@ -122,7 +122,9 @@ type World struct {
 	story    story
 	roster   *rosterOperator
 	restore  restore
-	marks    map[string]int
+	// What the crowd has asked, and what of that was done.
+	crowd crowdCount
+	marks map[string]int
 	// The second phase has begun; all has settled in it.
 	healed, over bool
 	failure      error
@@ -242,6 +244,7 @@ func (w *World) build() {
 	}
 	w.forge()
 	w.flood()
+	w.crowded()
 	w.changeMembers()
 	w.watch()
 	w.hostRand = stream(w.cfg.Seed, "hosts")
