@@ -102,6 +102,8 @@ const (
 	CrashesUnbudgeted  Name = "crashes-unbudgeted"
 	MuchForgotten      Name = "much-forgotten"
 	WindowStaysSmall   Name = "window-stays-small"
+	OneLineForReads    Name = "one-line-for-reads"
+	ReadsTogether      Name = "reads-together"
 
 	WatchLosesOnResume  Name = "watch-loses-on-resume"
 	WatchGoesBack       Name = "watch-goes-back"
@@ -341,6 +343,10 @@ var All = []Mutant{
 		Ours, "L8", "crowd"},
 	{WindowStaysSmall, "When nobody asks for little any more the window stays as small as it was for him, until it has grown again.",
 		Ours, "L8", "crowd"},
+	{OneLineForReads, "All users share one line for reads that look at much: who reads now and then waits behind who reads without end.",
+		Ours, "L8", "lists"},
+	{ReadsTogether, "All reads that look at much are done at once, and what the log waits for finds no processor.",
+		Ours, "L8", "lists"},
 
 	{WatchLosesOnResume, "A watch that is resumed is not told of the first change after what it was told.",
 		"12: https://github.com/etcd-io/etcd/issues/17529", "S13", "watchers"},

@@ -1,6 +1,10 @@
 package admission
 
-import "slices"
+import (
+	"slices"
+
+	"borg/mutant"
+)
 
 const (
 	// Reads that wait for their turn: of all users, and of one.
@@ -56,9 +60,12 @@ func NewTurns[W any](replica uint64, places int) *Turns[W] {
 // Enter asks for a turn. It has it, or waits, or is refused. Whoever has it or waits must
 // call Leave.
 func (x *Turns[W]) Enter(user string, who W) (*Turn[W], *Refusal) {
+	if mutant.Planted(mutant.OneLineForReads) {
+		user = ""
+	}
 	t := &Turn[W]{Who: who, user: user}
 	// Nobody waits while there is a place.
-	if x.taken < x.places {
+	if x.taken < x.places || mutant.Planted(mutant.ReadsTogether) {
 		x.taken++
 		t.state = placed
 		return t, nil

@@ -34,7 +34,7 @@ func (s *swarm) calm() {
 	s.budgets, s.membersNs, s.labels, s.updates, s.quotas, s.kinds = false, 0, false, false, false, false
 	s.mishaps, s.bands, s.quarantine, s.savers = false, false, false, false
 	s.floodPerS, s.applyNs, s.floodAlone, s.stormTasks = 0, 0, false, 0
-	s.crowd, s.syncNs = false, 0
+	s.crowd, s.syncNs, s.lists = false, 0, false
 	s.volumes, s.places = false, false
 }
 
@@ -287,6 +287,12 @@ var Aims = []Aim{
 		s.only(map[faultKind]int{killScheduler: 1})
 		s.tight, s.machineMilli, s.thinkNs, s.jobs, s.electedNs = false, 12000, 100*millisecond, 3, 0
 		s.crowd, s.syncNs, s.applyNs, s.floodAlone = true, 15*millisecond, 50*microsecond, true
+	}},
+	{"lists", "one user lists without end", 8 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killScheduler: 1})
+		s.tight, s.machineMilli, s.thinkNs, s.jobs, s.electedNs = false, 12000, 100*millisecond, 3, 0
+		s.lists, s.applyNs, s.floodAlone = true, 5*millisecond, true
 	}},
 	{"members", "replicas are replaced, added and taken out, while others are away", 15 * second, func(s *swarm) {
 		s.calm()

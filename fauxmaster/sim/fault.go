@@ -108,6 +108,8 @@ type swarm struct {
 	// Many users ask for much each; and how much longer each sync takes.
 	crowd  bool
 	syncNs int64
+	// A user lists without end.
+	lists bool
 	// Tasks of a job that does nothing but crash; 0: there is none.
 	stormTasks int
 	// Time between two changes of the members, about; 0: there are none. After fewer:

@@ -58,6 +58,9 @@ type masterSide struct {
 	admission *admission.Core[func(error)]
 	// When it is stepped next; 0: nobody waits.
 	stepNs int64
+	// Whose turn it is to read much, and how many do.
+	turns   *admission.Turns[func(error)]
+	reading int
 	// Nil: nobody watches in this run.
 	hub *watch.Hub
 }
@@ -65,6 +68,7 @@ type masterSide struct {
 func newMasterSide(r *replicaNode) *masterSide {
 	m := &masterSide{r: r, duties: duty.New(duty.Bounds{}), reclaims: reclaim.New(reclaim.Config{Instead: curve()}), gate: &borgmaster.Gate{FirstAdmin: operatorUser}}
 	m.admission = admission.New[func(error)](admission.Config{Replica: r.id})
+	m.turns = admission.NewTurns[func(error)](r.id, readPlaces)
 	m.station = linkshard.NewStation(linkshard.Config{
 		Core:   linkshard.CoreConfig{Replica: r.id},
 		Format: r.cell.BuildFormat(), UsageEveryNs: usageEveryNs,

@@ -601,7 +601,7 @@ func (r *replicaNode) applySoon() {
 		return
 	}
 	r.applyBusy = true
-	r.after(between(r.rand, 10*microsecond, 300*microsecond)+r.workNs(r.applyQueue[0]), func() {
+	r.after(r.master.shared(between(r.rand, 10*microsecond, 300*microsecond)+r.workNs(r.applyQueue[0]), r.master.reading+1), func() {
 		r.applyBusy = false
 		if len(r.applyQueue) == 0 {
 			return

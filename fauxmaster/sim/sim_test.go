@@ -158,6 +158,11 @@ func TestCrowd(t *testing.T) {
 	comesTo(t, "crowd", 1, 9*second, "crowd goes on", "window small beside a crowd", "answered beside a flood")
 }
 
+// TestLists: one user lists without end, and others go on.
+func TestLists(t *testing.T) {
+	comesTo(t, "lists", 1, 6*second, "listed beside many lists", "answered beside a flood")
+}
+
 // TestMembers: replicas are replaced, added and taken out while others are away.
 func TestMembers(t *testing.T) {
 	comesTo(t, "members", 6, 10*second, "member joined", "member given its vote", "member taken out", "change of members refused", "election transferred", "disk lost")
@@ -397,7 +402,9 @@ func TestCheckers(t *testing.T) {
 			w.swarm.floodAlone, w.now = true, 9*second
 			w.beside("x", 9*second, errTooMuch{&admission.Refusal{}})
 		},
-		"L8  ": func(w *World) { w.crowdGot("alone", 1000) },
+		"L8  ":   func(w *World) { w.crowdGot("alone", 1000) },
+		"L8   ":  func(w *World) { w.now = 9 * second; w.listed(8*second, nil) },
+		"L8    ": func(w *World) { w.listed(w.now, errTooMuch{&admission.Refusal{}}) },
 		"S22  ": func(w *World) {
 			w.truth.fileDone(writeFile("x", nil), &borgpb.Result{Version: 3})
 			w.truth.filesAre()

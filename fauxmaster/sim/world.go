@@ -245,6 +245,7 @@ func (w *World) build() {
 	w.forge()
 	w.flood()
 	w.crowded()
+	w.lists()
 	w.changeMembers()
 	w.watch()
 	w.hostRand = stream(w.cfg.Seed, "hosts")
