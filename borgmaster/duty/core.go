@@ -791,11 +791,14 @@ func (d *Core) stopped() bool {
 
 // healing tells whether machines come back in numbers after a long silence. Then none is
 // called down: each takes a new connection, and who tries one more beside so many may try
-// in vain, although it is back too. What an operator said holds against it, as against a stop.
+// in vain, although it is back too. What a replica says of it counts whether it has a share or
+// not: who hears late that all are back loses his for that very reason, and what came back to
+// him is not counted by those who have it now. What an operator said holds against it, as
+// against a stop.
 func (d *Core) healing(now int64) bool {
 	returned := 0
-	for _, id := range d.live {
-		if r := d.replicas[id]; now-r.heardNs < unheardFreshNs {
+	for _, r := range d.replicas {
+		if now-r.heardNs < unheardFreshNs {
 			returned += int(r.returned)
 		}
 	}
