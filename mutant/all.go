@@ -26,6 +26,7 @@ const (
 	DownsUnbounded    Name = "downs-unbounded"
 	OutageForgotten   Name = "outage-forgotten"
 	OutageBelieved    Name = "outage-believed"
+	ReturnsIgnored    Name = "returns-ignored"
 
 	ReservationsForgotten Name = "reservations-forgotten"
 	ProdOnReclaimed       Name = "prod-on-reclaimed"
@@ -201,6 +202,8 @@ var All = []Mutant{
 		Ours, "S17", "outage-flap"},
 	{OutageBelieved, "Machines are called down however few can still be reached, and nobody was asked.",
 		"4: https://github.com/kubernetes/kubernetes/issues/24597", "S17", "outage"},
+	{ReturnsIgnored, "Machines are called down that could not be connected to while many came back at once.",
+		Ours, "S17", "returns"},
 
 	{ReservationsForgotten, "A new elected master begins at the limits, whatever the cell holds of reservations.",
 		Ours, "S24", "reclaimed"},

@@ -802,7 +802,7 @@ func (d *Core) healing(now int64) bool {
 			returned += int(r.returned)
 		}
 	}
-	return !d.lostDeclared && returned > max(fewReturned, len(d.machines)*returnedPercent/100)
+	return !d.lostDeclared && returned > max(fewReturned, len(d.machines)*returnedPercent/100) && !mutant.Planted(mutant.ReturnsIgnored)
 }
 
 // downBudget bounds how many machines are called down when many vanish at

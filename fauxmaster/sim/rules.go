@@ -36,6 +36,8 @@ type rules struct {
 	crashes map[string][]int64
 	// When machines died together with the elected master.
 	diedNs map[string]int64
+	// When machines came back together with all others.
+	backNs map[string]int64
 }
 
 // missing is a time in which a replica did not reach a machine; endedNs is 0 while it
@@ -47,6 +49,7 @@ func newRules() rules {
 		downNs: map[uint64][]int64{}, unreachedNs: map[string]map[uint64]int64{}, reachedNs: map[string]int64{},
 		missed: map[string]map[uint64]missing{}, reportedNs: map[uint64]int64{}, contactNs: map[uint64]int64{},
 		holds: map[borglet.ID]cell.Resources{}, startedNs: map[borglet.ID]int64{}, crashes: map[string][]int64{}, diedNs: map[string]int64{},
+		backNs: map[string]int64{},
 	}
 }
 
@@ -106,6 +109,9 @@ func (t *truth) down(e borgmaster.CommittedEntry, o *borgpb.MachineDown) {
 	}
 	if at, ok := t.diedNs[o.Name]; ok && t.w.now-at < hostSoonNs {
 		t.w.fail("S17: %s is called down, and died with the elected master %d ms ago", o.Name, (t.w.now-at)/millisecond)
+	}
+	if at, ok := t.backNs[o.Name]; ok && t.w.now-at < backForNs {
+		t.w.fail("S17: %s is called down, and came back with many others %d ms ago", o.Name, (t.w.now-at)/millisecond)
 	}
 	// What the duties decided may be proposed late.
 	late, witnesses := t.w.swarm.dutyLateNs, 0

@@ -55,6 +55,10 @@ func TestRules(t *testing.T) {
 			tr.unreachedNs["m00"] = map[uint64]int64{1: w.now}
 			down(tr, "m00")
 		}},
+		{"back with many others", "S17: m00 is called down, and came back with many others 1000 ms ago", func(w *World, tr *truth) {
+			tr.backNs["m00"] = w.now - second
+			down(tr, "m00")
+		}},
 		{"one witness where there is no other", "", func(w *World, tr *truth) {
 			tr.unreachedNs["m00"] = map[uint64]int64{1: w.now}
 			w.replicas = []*replicaNode{{}}

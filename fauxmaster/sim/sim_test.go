@@ -163,6 +163,11 @@ func TestLists(t *testing.T) {
 	comesTo(t, "lists", 1, 6*second, "listed beside many lists", "answered beside a flood")
 }
 
+// TestReturns: all machines come back at once, and none of them is called down.
+func TestReturns(t *testing.T) {
+	comesTo(t, "returns", 1, 52*second, "all machines lost", "back and not heard")
+}
+
 // TestMembers: replicas are replaced, added and taken out while others are away.
 func TestMembers(t *testing.T) {
 	comesTo(t, "members", 6, 10*second, "member joined", "member given its vote", "member taken out", "change of members refused", "election transferred", "disk lost")

@@ -203,6 +203,7 @@ func (w *World) build() {
 		w.fail("%w", err)
 		return
 	}
+	w.cfg.Machines = cmp.Or(w.swarm.machines, w.cfg.Machines)
 	w.drawWatchers()
 	w.say("swarm %+v", w.swarm)
 	w.net = network{
@@ -246,6 +247,7 @@ func (w *World) build() {
 	w.flood()
 	w.crowded()
 	w.lists()
+	w.loseAll()
 	w.changeMembers()
 	w.watch()
 	w.hostRand = stream(w.cfg.Seed, "hosts")
