@@ -27,6 +27,7 @@ const (
 	OutageForgotten   Name = "outage-forgotten"
 	OutageBelieved    Name = "outage-believed"
 	ReturnsIgnored    Name = "returns-ignored"
+	UnaskedIsSilent   Name = "unasked-is-silent"
 
 	ReservationsForgotten Name = "reservations-forgotten"
 	ProdOnReclaimed       Name = "prod-on-reclaimed"
@@ -204,6 +205,8 @@ var All = []Mutant{
 		"4: https://github.com/kubernetes/kubernetes/issues/24597", "S17", "outage"},
 	{ReturnsIgnored, "Machines are called down that could not be connected to while many came back at once.",
 		Ours, "S17", "returns"},
+	{UnaskedIsSilent, "A replica that has asked nobody for a while takes that for a silence of the machines, and loses its share.",
+		Ours, "L11", "new-cell"},
 
 	{ReservationsForgotten, "A new elected master begins at the limits, whatever the cell holds of reservations.",
 		Ours, "S24", "reclaimed"},

@@ -288,6 +288,9 @@ func (c *Core) DeafNs(now int64) int64 {
 	if c.unanswered < deafPolls {
 		return 0
 	}
+	if mutant.Planted(mutant.UnaskedIsSilent) {
+		return max(now-c.heardNs, 0)
+	}
 	return max(now-max(c.heardNs, c.askedNs), 0)
 }
 

@@ -35,7 +35,7 @@ func (s *swarm) calm() {
 	s.mishaps, s.bands, s.quarantine, s.savers = false, false, false, false
 	s.floodPerS, s.applyNs, s.floodAlone, s.stormTasks = 0, 0, false, 0
 	s.crowd, s.syncNs, s.lists = false, 0, false
-	s.allLost, s.machines = false, 0
+	s.newCell, s.allLost, s.machines = false, false, 0
 	s.volumes, s.places = false, false
 }
 
@@ -241,6 +241,12 @@ var Aims = []Aim{
 		s.calm()
 		s.only(map[faultKind]int{cutMachine: 6, partition: 1})
 		s.everyNs, s.cutNs, s.electedNs, s.thinkNs, s.apart = 2*second, 40*second, 12*second, 10*second, true
+	}},
+	{"new-cell", "all machines of a cell come at once, when replicas share them already", 9 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killScheduler: 1})
+		s.everyNs, s.electedNs, s.thinkNs, s.machines, s.newCell = 5*second, 0, 2*second, newMachines, true
+		s.tight, s.machineMilli, s.jobs = false, 4000, 2
 	}},
 	{"returns", "all machines are away for long and come back together, and some are connected to in vain at first", 52 * second, func(s *swarm) {
 		s.calm()

@@ -110,10 +110,10 @@ type swarm struct {
 	syncNs int64
 	// A user lists without end.
 	lists bool
-	// All machines are lost for long, and come back together. How many there are; 0: as the
-	// run is configured.
-	allLost  bool
-	machines int
+	// All machines are added at once, when replicas share them already; and they are lost for
+	// long, and come back together. How many there are; 0: as the run is configured.
+	newCell, allLost bool
+	machines         int
 	// Tasks of a job that does nothing but crash; 0: there is none.
 	stormTasks int
 	// Time between two changes of the members, about; 0: there are none. After fewer:

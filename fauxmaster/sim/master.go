@@ -61,6 +61,8 @@ type masterSide struct {
 	// Whose turn it is to read much, and how many do.
 	turns   *admission.Turns[func(error)]
 	reading int
+	// Machines to which it has connected, where that takes time.
+	connected map[string]bool
 	// Nil: nobody watches in this run.
 	hub *watch.Hub
 }
@@ -68,7 +70,7 @@ type masterSide struct {
 func newMasterSide(r *replicaNode) *masterSide {
 	m := &masterSide{r: r, duties: duty.New(duty.Bounds{}), reclaims: reclaim.New(reclaim.Config{Instead: curve()}), gate: &borgmaster.Gate{FirstAdmin: operatorUser}}
 	m.admission = admission.New[func(error)](admission.Config{Replica: r.id})
-	m.turns = admission.NewTurns[func(error)](r.id, readPlaces)
+	m.turns, m.connected = admission.NewTurns[func(error)](r.id, readPlaces), map[string]bool{}
 	m.station = linkshard.NewStation(linkshard.Config{
 		Core:   linkshard.CoreConfig{Replica: r.id},
 		Format: r.cell.BuildFormat(), UsageEveryNs: usageEveryNs,
@@ -363,7 +365,7 @@ func (m *masterSide) poll(p linkshard.Poll) {
 	}
 	x := r.w.machineNamed(p.Machine)
 	r.after(int64(linkshard.PollTimeout), func() { end(linkshard.Outcome{Missed: true, Err: errTimeout.Error()}) })
-	r.w.send(replicaEnd(r.id), machineEnd(x.i), func() {
+	m.connect(x, func() {
 		x.poll(req, func(resp *borgrpc.PollResponse, err error) {
 			o := linkshard.Outcome{Response: resp}
 			if err != nil {
@@ -374,8 +376,22 @@ func (m *masterSide) poll(p linkshard.Poll) {
 	})
 }
 
+// connect carries a poll to a machine, in a new cell after a handshake the first time.
+func (m *masterSide) connect(to *machine, deliver func()) {
+	send := func() { m.r.w.send(replicaEnd(m.r.id), machineEnd(to.i), deliver) }
+	if !m.r.w.swarm.newCell || m.connected[to.name] {
+		send()
+		return
+	}
+	m.connected[to.name] = true
+	m.r.after(handshakeNs, send)
+}
+
 // report brings a report to the elected master, which may be this replica.
 func (m *masterSide) report(req *borgrpc.ReportRequest) {
+	if req.SilentNs > 0 {
+		m.r.w.mark("no machine answers a replica")
+	}
 	r := m.r
 	life, ended := r.life, false
 	end := func(resp *borgrpc.ReportResponse, err error) {

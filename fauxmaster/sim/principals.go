@@ -167,11 +167,20 @@ type operator struct{ *client }
 func newOperator(w *World) *operator {
 	o := &operator{newClient(w, operatorClient)}
 	for _, m := range w.machines {
+		if w.swarm.newCell {
+			break
+		}
 		o.first = append(o.first, &borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: m.name, Spec: m.spec()}}})
 	}
 	// The first admin is one in the log too before there is another.
 	for _, user := range []string{operatorUser, adminUser} {
-		o.first = append(o.first, &borgpb.Op{Op: &borgpb.Op_Grant{Grant: &borgpb.Grant{User: user, Capability: "admin"}}})
+		grant := &borgpb.Op{Op: &borgpb.Op_Grant{Grant: &borgpb.Grant{User: user, Capability: "admin"}}}
+		if w.swarm.newCell {
+			// Until then it is the operator alone who adds machines.
+			w.at(machinesComeNs+second, func() { o.ask(grant) })
+			continue
+		}
+		o.first = append(o.first, grant)
 	}
 	if w.swarm.revokeNs > 0 {
 		// Of a time to come: whatever there is then.

@@ -163,6 +163,11 @@ func TestLists(t *testing.T) {
 	comesTo(t, "lists", 1, 6*second, "listed beside many lists", "answered beside a flood")
 }
 
+// TestNewCell: all machines come at once, and all replicas share them.
+func TestNewCell(t *testing.T) {
+	comesTo(t, "new-cell", 1, 9*second, "no machine answers a replica")
+}
+
 // TestReturns: all machines come back at once, and none of them is called down.
 func TestReturns(t *testing.T) {
 	comesTo(t, "returns", 1, 52*second, "all machines lost", "back and not heard")
@@ -410,6 +415,10 @@ func TestCheckers(t *testing.T) {
 		"L8  ":   func(w *World) { w.crowdGot("alone", 1000) },
 		"L8   ":  func(w *World) { w.now = 9 * second; w.listed(8*second, nil) },
 		"L8    ": func(w *World) { w.listed(w.now, errTooMuch{&admission.Refusal{}}) },
+		"L11": func(w *World) {
+			w.replicas = []*replicaNode{{id: 1}, {id: 2}}
+			w.allShare([]uint64{1})
+		},
 		"S22  ": func(w *World) {
 			w.truth.fileDone(writeFile("x", nil), &borgpb.Result{Version: 3})
 			w.truth.filesAre()

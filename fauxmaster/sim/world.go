@@ -247,6 +247,7 @@ func (w *World) build() {
 	w.flood()
 	w.crowded()
 	w.lists()
+	w.machinesCome()
 	w.loseAll()
 	w.changeMembers()
 	w.watch()
