@@ -77,7 +77,7 @@ func (a *schedulingAPI) Follow(req *borgrpc.FollowRequest, stream borgrpc.Schedu
 }
 
 // pile is records in a row, as many as go into one message. Copies of their own would be
-// three times as much to allocate for each, while the cell is held.
+// three allocations for each, while nothing is applied.
 type pile struct {
 	bytes []byte
 	// Where each key ends, and each value.
