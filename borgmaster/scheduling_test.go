@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"testing"
 
-	"google.golang.org/protobuf/proto"
-
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -42,17 +40,7 @@ func placedCell(tb testing.TB, machines, jobs int) *cell.Cell {
 				Uid: c.Job(cell.JobKey{User: "u", Name: fmt.Sprint("j", i)}).UID().String(), Index: uint32(k), Machine: fmt.Sprint("m", k), Version: 1,
 			})
 		}
-		op, err := proto.Marshal(&borgpb.Op{Op: &borgpb.Op_Assign{Assign: assign}})
-		if err != nil {
-			tb.Fatal(err)
-		}
-		entry, err := proto.Marshal(&borgpb.Entry{CellTimeNs: int64(c.Index() + 1), WallTimeNs: 2e18, Ops: [][]byte{op}})
-		if err != nil {
-			tb.Fatal(err)
-		}
-		if results, _ := c.Apply(c.Index()+1, 1, entry); results[0].GetRefusal() != nil {
-			tb.Fatal(results[0].GetRefusal())
-		}
+		applyTo(tb, c, &borgpb.Op{Op: &borgpb.Op_Assign{Assign: assign}})
 	}
 	return c
 }

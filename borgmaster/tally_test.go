@@ -10,27 +10,29 @@ import (
 	"borg/proto/borgpb"
 )
 
+// applyTo applies an op that the cell must take.
+func applyTo(tb testing.TB, c *cell.Cell, op *borgpb.Op) {
+	tb.Helper()
+	data, err := proto.Marshal(op)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	index := c.Index() + 1
+	entry, err := proto.Marshal(&borgpb.Entry{CellTimeNs: int64(index), WallTimeNs: 1e18 + int64(index), Ops: [][]byte{data}})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if results, _ := c.Apply(index, 1, entry); results[0].GetRefusal() != nil {
+		tb.Fatalf("%v: %v", op, results[0].GetRefusal())
+	}
+}
+
 // cellOf has machines, and jobs of so many tasks that wait.
 func cellOf(tb testing.TB, machines, jobs int, tasks uint32) *cell.Cell {
 	tb.Helper()
 	c := cell.New("c", 1)
-	index := uint64(0)
-	do := func(op *borgpb.Op) {
-		data, err := proto.Marshal(op)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		index++
-		entry, err := proto.Marshal(&borgpb.Entry{CellTimeNs: int64(index), WallTimeNs: 1e18 + int64(index), Ops: [][]byte{data}})
-		if err != nil {
-			tb.Fatal(err)
-		}
-		if results, _ := c.Apply(index, 1, entry); results[0].GetRefusal() != nil {
-			tb.Fatalf("%v: %v", op, results[0].GetRefusal())
-		}
-	}
 	for i := range machines {
-		do(&borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: fmt.Sprintf("m%d", i), Spec: &borgpb.MachineSpec{
+		applyTo(tb, c, &borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: fmt.Sprintf("m%d", i), Spec: &borgpb.MachineSpec{
 			Addr: "127.0.0.1:1", Capacity: &borgpb.Resources{CpuMilli: 1000, MemBytes: 1 << 30}}}}})
 	}
 	for i := range jobs {
@@ -39,7 +41,7 @@ func cellOf(tb testing.TB, machines, jobs int, tasks uint32) *cell.Cell {
 		if err != nil {
 			tb.Fatal(err)
 		}
-		do(&borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: "u", Name: fmt.Sprintf("j%d", i), Spec: spec}}})
+		applyTo(tb, c, &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: "u", Name: fmt.Sprintf("j%d", i), Spec: spec}}})
 	}
 	return c
 }

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 
@@ -71,13 +70,10 @@ func (w *World) goOnAsking(r *rand.Rand, user string, client int) {
 		return
 	}
 	w.askNothing(r, user, client, func(err error) {
-		wait := int64(0)
-		if too := (errTooMuch{}); errors.As(err, &too) {
-			wait = too.RetryNs
-		} else if err == nil {
+		if err == nil {
 			w.crowd.done++
 		}
-		w.after(wait, func() { w.goOnAsking(r, user, client) })
+		w.after(toldToWait(err), func() { w.goOnAsking(r, user, client) })
 	})
 }
 

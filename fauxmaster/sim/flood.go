@@ -16,6 +16,14 @@ import (
 // errTooMuch is a refusal with the time to come back.
 type errTooMuch struct{ *admission.Refusal }
 
+// toldToWait is for how long an answer says to stay away; 0: it does not.
+func toldToWait(err error) int64 {
+	if too := (errTooMuch{}); errors.As(err, &too) {
+		return too.RetryNs
+	}
+	return 0
+}
+
 // place is a write of a user on its way to a place in the log; it is told once whether
 // it has one.
 type place = admission.Place[func(error)]

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"errors"
 	"math/rand/v2"
 
 	"borg/borgmaster/admission"
@@ -96,11 +95,7 @@ func (w *World) goOnListing(r *rand.Rand, x *replicaNode) {
 		return
 	}
 	w.askForList(x, listerUser, listerClient, func(err error) {
-		wait := int64(0)
-		if too := (errTooMuch{}); errors.As(err, &too) {
-			wait = too.RetryNs
-		}
-		w.after(wait, func() { w.goOnListing(r, x) })
+		w.after(toldToWait(err), func() { w.goOnListing(r, x) })
 	})
 }
 
