@@ -71,8 +71,9 @@ const (
 	// And when something waits for them, but not oftener than so.
 	timeDueNs = 1e9
 	// The budget of downs is that of a minute; of it so much may be taken at once, or
-	// so many machines where that is more: a rack.
-	downBurstNs   = 6e9
+	// so many machines where that is more: a rack. It is less than silentForDownNs, so that
+	// the time until the first are down is not made up for.
+	downBurstNs   = 2e9
 	downBurstRack = 20
 	// So many machines more than may be called down are tried at once, and at most so many:
 	// when most are away, to try them all again and again is what keeps the others from
