@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime/debug"
 	"runtime/metrics"
+	"slices"
 	"time"
 )
 
@@ -31,6 +32,9 @@ const (
 	electionRoom  = 256 << 20
 	electionTime  = 10 * time.Second
 	electionEvery = 50 * time.Millisecond
+	// The room may shrink while the heap has grown by no more than so many per cent of what
+	// is left of it.
+	shrinkPercent = 50
 )
 
 // gcPercent is by how many per cent a heap of which so much is in use may grow.
@@ -52,13 +56,20 @@ func roomAfter(liveBytes, roomBytes uint64, since time.Duration) uint64 {
 	return roomBytes
 }
 
+// mayShrink says whether a heap that has grown so far may be given a smaller room. Once it
+// has come near the end of that, garbage would be collected in a hurry: whoever allocates
+// would have to do most of it first, an entry that is applied too.
+func mayShrink(liveBytes, heapBytes uint64, percent int) bool {
+	return max(heapBytes, liveBytes)-liveBytes <= liveBytes*uint64(percent)/100*shrinkPercent/100
+}
+
 // giveHeapRoom keeps to gcPercent until ctx ends, unless the environment says
 // something else. term is that of the log.
 func giveHeapRoom(ctx context.Context, term func() uint64) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}
-	heap := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}}
+	heap := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}}
 	tick := time.NewTicker(electionEvery)
 	defer tick.Stop()
 	room, allocated, percent := uint64(heapRoom), uint64(0), heapPercent
@@ -71,7 +82,7 @@ func giveHeapRoom(ctx context.Context, term func() uint64) {
 		}
 		if elected || due {
 			metrics.Read(heap)
-			if heap[0].Value.Kind() != metrics.KindUint64 || heap[1].Value.Kind() != metrics.KindUint64 {
+			if slices.ContainsFunc(heap, func(s metrics.Sample) bool { return s.Value.Kind() != metrics.KindUint64 }) {
 				return
 			}
 			live := heap[0].Value.Uint64()
@@ -80,7 +91,8 @@ func giveHeapRoom(ctx context.Context, term func() uint64) {
 			}
 			next := gcPercent(live, roomAfter(live, room, now.Sub(electedAt)))
 			// Each change stops the world for a moment.
-			if next > percent*11/10 || next < percent*10/11 || next == heapPercent && percent != next {
+			grows, shrinks := next > percent*11/10, next < percent*10/11 || next == heapPercent && percent != next
+			if grows || shrinks && mayShrink(live, heap[2].Value.Uint64(), next) {
 				debug.SetGCPercent(next)
 				percent = next
 			}

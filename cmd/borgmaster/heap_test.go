@@ -64,3 +64,25 @@ func TestHeapRoomAfterAnElection(t *testing.T) {
 		}
 	}
 }
+
+// TestHeapRoomShrinks: only while the heap is far from the end of the smaller room.
+func TestHeapRoomShrinks(t *testing.T) {
+	const live = 200 << 20
+	for _, x := range []struct {
+		heap    uint64
+		percent int
+		want    bool
+	}{
+		{live, 100, true},
+		{live / 2, 100, true},
+		{live + 99<<20, 100, true},
+		{live + 101<<20, 100, false},
+		{live + 101<<20, 200, true},
+		{2 * live, 100, false},
+		{3 * live, 100, false},
+	} {
+		if got := mayShrink(live, x.heap, x.percent); got != x.want {
+			t.Errorf("a heap of %d MiB, %d of them in use, may have %d per cent: %v, want %v", x.heap>>20, live>>20, x.percent, got, x.want)
+		}
+	}
+}
