@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"borg/identity"
 	"borg/proto/borgpb"
 )
 
@@ -80,7 +79,7 @@ func (w *World) goOnAsking(r *rand.Rand, user string, client int) {
 // askNothing asks for a change that changes nothing.
 func (w *World) askNothing(r *rand.Rand, user string, client int, done func(error)) {
 	w.crowd.asked++
-	w.askAny(r, caller{identity.Name{Cell: cellName, Role: identity.User, ID: user}, clock{}.wallNs(0)}, client, &borgpb.Op{
+	w.askAny(r, asUser(user, clock{}.wallNs(0)), client, &borgpb.Op{
 		RequestId: fmt.Sprintf("crowd-%06d", w.crowd.asked), RequestWallNs: w.wallNs(),
 		Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: user, Name: "none"}},
 	}, done)

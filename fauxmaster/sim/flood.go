@@ -133,7 +133,7 @@ func (w *World) flood() {
 		return
 	}
 	r, made := stream(w.cfg.Seed, "flood"), 0
-	from := caller{identity.Name{Cell: cellName, Role: identity.User, ID: floodUser}, clock{}.wallNs(0)}
+	from := asUser(floodUser, clock{}.wallNs(0))
 	var next func()
 	next = func() {
 		if w.healed || w.restore.lost != nil {

@@ -4,7 +4,6 @@ import (
 	"math/rand/v2"
 
 	"borg/borgmaster/admission"
-	"borg/identity"
 )
 
 const (
@@ -100,7 +99,7 @@ func (w *World) goOnListing(r *rand.Rand, x *replicaNode) {
 }
 
 func (w *World) askForList(x *replicaNode, user string, client int, done func(error)) {
-	from := caller{identity.Name{Cell: cellName, Role: identity.User, ID: user}, clock{}.wallNs(0)}
+	from := asUser(user, clock{}.wallNs(0))
 	w.carry(clientEnd(client), replicaEnd(x.id), func() {
 		x.arrive(func() {
 			if err := x.master.enter("/borgrpc.MasterService/ListTasks", from); err != nil {

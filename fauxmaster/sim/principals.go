@@ -41,8 +41,11 @@ func (c *client) caller() caller {
 	return c.self()
 }
 
-func (c *client) self() caller {
-	return caller{identity.Name{Cell: cellName, Role: identity.User, ID: c.user()}, c.issuedNs}
+func (c *client) self() caller { return asUser(c.user(), c.issuedNs) }
+
+// asUser is a user as a caller, by a certificate that he was issued then.
+func asUser(id string, issuedNs int64) caller {
+	return caller{identity.Name{Cell: cellName, Role: identity.User, ID: id}, issuedNs}
 }
 
 // enter is the door: whose role may make a call, and who is still believed.
