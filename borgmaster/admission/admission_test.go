@@ -404,8 +404,42 @@ func TestAllowed(t *testing.T) {
 			t.Errorf("%d may be under way after %d were done, want %d", got, want-1, want)
 		}
 	}
-	if now += forgiveNs; begin() != 1000 {
-		t.Error("it is held against her for ever")
+	for _, want := range []int{38, 76, 152} {
+		now += forgiveNs
+		if got := begin(); got != want/2 {
+			t.Errorf("%d more may be under way after nobody turned her away for a while, want %d", got, want/2)
+		}
+	}
+}
+
+// TestForgiven: who goes on asking for more than she may is held back, and who does not is
+// as free as anybody when it is some time ago.
+func TestForgiven(t *testing.T) {
+	c := New[int](Config{})
+	now := ms
+	c.Close(now, "alice", refuse("alice", 200*ms, "b", "w"))
+	most := 0
+	for end := now + 10*forgiveNs; now < end; now += 10 * ms {
+		n := 0
+		for c.Begin(now, "alice", 10) == nil {
+			n++
+		}
+		if most = max(most, n); n > 2*leastAllowed {
+			// That is too much for the log.
+			c.Close(now, "alice", refuse("alice", 200*ms, "b", "w"))
+		}
+		for range n {
+			c.End("alice", false)
+		}
+	}
+	if most != 4*leastAllowed {
+		t.Errorf("%d of hers began at once at most, want %d", most, 4*leastAllowed)
+	}
+	now += forgiveNs + ms
+	for n := range 1000 {
+		if r := c.Begin(now, "alice", 10); r != nil {
+			t.Fatalf("it is held against her for ever: after %d, %v", n, r)
+		}
 	}
 }
 

@@ -54,11 +54,14 @@ const (
 	heedlessCalls = 64
 	maxStrikes    = 4
 	// Who was turned away may have half as many under way at a replica as he had then, at
-	// least so many, and one more with each so many that are done, until it is so long ago.
-	// Who asks for more is refused by the heads of his calls for a moment.
+	// least so many, and one more with each so many that are done, until nothing was refused
+	// for so long. Who asks for more is refused by the heads of his calls for a moment.
 	leastAllowed = 4
 	forgiveNs    = 5e9
 	momentNs     = 50e6
+	// Who asks for more all the same, while nobody turns him away for as long, may have twice as
+	// many again and again: all that waits for him at once would be more than the log does.
+	doubleNs = 1e9
 	// Between the head of a write and its beginning lies so much at most.
 	heardNs = 10e6
 	// What one user may have out of turn, beyond the window, for all users.
@@ -128,8 +131,10 @@ type user[W any] struct {
 	// How many that may be since he was turned away, and how many were done since that
 	// became more; 0: as many as anybody may have.
 	allowed, doneOfAllowed int
-	// When it became less.
-	halvedNs int64
+	// When it became less, and when he was last refused anything.
+	halvedNs, refusedNs int64
+	// When it becomes twice as much, if he is still refused for it.
+	doublesNs int64
 	// Writes whose heads were let in since heardNs and that have not begun.
 	heard   int
 	heardNs int64
@@ -267,10 +272,14 @@ func (c *Core[W]) closed(now int64, u *user[W]) *Refusal {
 	if !u.awayLately(now) {
 		u.allowed, u.doneOfAllowed = 0, 0
 	}
+	if u.allowed > 0 && u.underWay+u.heard >= u.allowed && u.doublesNs <= now {
+		u.allowed, u.doublesNs = 2*u.allowed, now+doubleNs
+	}
 	if u.allowed == 0 || u.underWay+u.heard < u.allowed {
 		return nil
 	}
 	c.stats.WritesRefused++
+	u.refusedNs = now
 	u.why = refuse(u.name, maxWaitNs/2, "docs/overload.md", "was turned away by replica %d a moment ago, and has %d changes under way", c.cfg.Replica, u.underWay)
 	u.closedNs = now + momentNs
 	return u.why
@@ -282,6 +291,7 @@ func (c *Core[W]) away(now int64, u *user[W]) *Refusal {
 		return nil
 	}
 	c.stats.WritesRefused++
+	u.refusedNs = now
 	u.heedless++
 	r := *u.why
 	r.RetryNs = min(max(u.closedNs-now+r.RetryNs/2, minRetryNs), maxRetryNs) / 10e6 * 10e6
@@ -312,7 +322,7 @@ func (c *Core[W]) close(now int64, u *user[W], why *Refusal) {
 }
 
 // awayLately: he was turned away, and that is not forgiven yet.
-func (u *user[W]) awayLately(now int64) bool { return u.allowed > 0 && now-u.halvedNs <= forgiveNs }
+func (u *user[W]) awayLately(now int64) bool { return u.allowed > 0 && now-u.refusedNs <= forgiveNs }
 
 // halve allows a user half of what he has under way. What was turned away together counts
 // once.
@@ -324,7 +334,8 @@ func (u *user[W]) halve(now int64) {
 	if u.awayLately(now) {
 		had = min(had, u.allowed)
 	}
-	u.allowed, u.doneOfAllowed, u.halvedNs = max(had/2, leastAllowed), 0, now
+	u.allowed, u.doneOfAllowed = max(had/2, leastAllowed), 0
+	u.halvedNs, u.refusedNs, u.doublesNs = now, now, now+forgiveNs
 }
 
 func costOf(bytes int) int64 { return 1 + int64(bytes)/bytesPerCost }
