@@ -132,7 +132,7 @@ func readEntry(data []byte) (*borgpb.Entry, bool) {
 func (c *Cell) applyOp(data []byte, res *borgpb.Result) *borgpb.Result {
 	res.Index = c.index
 	c.now.asker, c.now.user, c.now.reason = nil, "", ""
-	op, refusal := decodeOp(data, c.format)
+	op, refusal := decodeOp(data, c.format, &c.submitting)
 	if refusal != nil {
 		res.Refusal = refusal
 		return res

@@ -82,6 +82,8 @@ type Cell struct {
 
 	// The entry being applied. Nothing of it survives Apply.
 	now applying
+	// Room for the op that is applied; nothing keeps any of it.
+	submitting submitOp
 	// Mark of the head record.
 	head headMark
 }

@@ -356,9 +356,12 @@ func (l *look) knownValue(v protoreflect.Value, format uint32) bool {
 	return is && since <= format
 }
 
-// decodeOp reads one op of an entry. The ops that come by the thousand are walked by
-// hand.
-func decodeOp(data []byte, format uint32) (*borgpb.Op, *borgpb.Refusal) {
+// decodeOp reads one op of an entry, in room if it is plain. The ops that come by the
+// thousand are walked by hand.
+func decodeOp(data []byte, format uint32, room *submitOp) (*borgpb.Op, *borgpb.Refusal) {
+	if op, ok := decodeSubmit(data, room); ok {
+		return op, nil
+	}
 	op := new(borgpb.Op)
 	if err := proto.Unmarshal(data, op); err != nil {
 		return nil, malformed("not an Op")

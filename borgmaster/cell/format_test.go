@@ -223,7 +223,7 @@ func TestSubmitIsWalkedByHand(t *testing.T) {
 	judge := func(op *borgpb.Op, what protoreflect.FullName) {
 		data := marshal(t, op)
 		for format := uint32(1); format <= BuildFormat; format++ {
-			_, r := decodeOp(data, format)
+			_, r := decodeOp(data, format, new(submitOp))
 			if want := knownMessage(op.ProtoReflect(), format) == nil; (r == nil) != want {
 				t.Errorf("format %d, %s: got %v, known: %v", format, what, r, want)
 			}

@@ -81,9 +81,8 @@ func (c *Cell) Has(user string, capability Capability) bool {
 // cell leaves it to its masters who may do what.
 func (c *Cell) NumAdmins() int { return c.users.admins }
 
-// checkPermission refuses what a user may not do: he has a say over what is his,
-// by the object that the cell holds; an admin over everything. The cell's own ops
-// name no user.
+// checkPermission refuses what a user may not do: he has a say over what is his, which
+// the key of an object says; an admin over everything. The cell's own ops name no user.
 func (c *Cell) checkPermission(op *borgpb.Op) *borgpb.Refusal {
 	if op.Principal.GetTask() != "" {
 		return c.checkTaskPermission(op)
@@ -92,94 +91,63 @@ func (c *Cell) checkPermission(op *borgpb.Op) *borgpb.Refusal {
 	if c.format < FormatGrants || who == "" || c.users.admins == 0 || c.Has(who, Admin) {
 		return nil
 	}
-	owner, key := "", JobKey{}
+	var of named
 	switch o := op.Op.(type) {
 	case *borgpb.Op_SetSecret:
-		key = JobKey{o.SetSecret.User, o.SetSecret.Name}
-		owner = o.SetSecret.User
+		of = o.SetSecret
 	case *borgpb.Op_DeleteSecret:
-		key = JobKey{o.DeleteSecret.User, o.DeleteSecret.Name}
-		owner = o.DeleteSecret.User
+		of = o.DeleteSecret
 	case *borgpb.Op_WriteFile:
-		key = JobKey{o.WriteFile.User, o.WriteFile.Name}
-		owner = o.WriteFile.User
+		of = o.WriteFile
 	case *borgpb.Op_DeleteFile:
-		key = JobKey{o.DeleteFile.User, o.DeleteFile.Name}
-		owner = o.DeleteFile.User
+		of = o.DeleteFile
 	case *borgpb.Op_SubmitJob:
-		key = JobKey{o.SubmitJob.User, o.SubmitJob.Name}
-		owner = c.ownerOf(key)
+		of = o.SubmitJob
 	case *borgpb.Op_KillJob:
-		key = JobKey{o.KillJob.User, o.KillJob.Name}
-		owner = c.ownerOf(key)
+		of = o.KillJob
 	case *borgpb.Op_UpdateJob:
-		key = JobKey{o.UpdateJob.User, o.UpdateJob.Name}
-		owner = c.ownerOf(key)
+		of = o.UpdateJob
 	case *borgpb.Op_ResizeJob:
-		key = JobKey{o.ResizeJob.User, o.ResizeJob.Name}
-		owner = c.ownerOf(key)
+		of = o.ResizeJob
 	case *borgpb.Op_ControlUpdate:
-		key = JobKey{o.ControlUpdate.User, o.ControlUpdate.Name}
-		owner = c.ownerOf(key)
+		of = o.ControlUpdate
 	case *borgpb.Op_FireCron:
-		key = JobKey{o.FireCron.User, o.FireCron.Name}
-		owner = c.ownerOf(key)
+		of = o.FireCron
 	case *borgpb.Op_SuspendCron:
-		key = JobKey{o.SuspendCron.User, o.SuspendCron.Name}
-		owner = c.ownerOf(key)
+		of = o.SuspendCron
 	case *borgpb.Op_QuarantineTask:
-		key = JobKey{o.QuarantineTask.User, o.QuarantineTask.Name}
-		owner = c.ownerOf(key)
+		of = o.QuarantineTask
 	case *borgpb.Op_ReleaseTask:
-		key = JobKey{o.ReleaseTask.User, o.ReleaseTask.Name}
-		owner = c.ownerOf(key)
+		of = o.ReleaseTask
 	case *borgpb.Op_DeleteVolume:
-		key = JobKey{o.DeleteVolume.User, o.DeleteVolume.Name}
-		owner = c.ownerOf(key)
+		of = o.DeleteVolume
 	case *borgpb.Op_SubmitAllocSet:
-		key = JobKey{o.SubmitAllocSet.User, o.SubmitAllocSet.Name}
-		owner = c.ownerOf(key)
+		of = o.SubmitAllocSet
 	case *borgpb.Op_KillAllocSet:
-		key = JobKey{o.KillAllocSet.User, o.KillAllocSet.Name}
-		owner = c.ownerOf(key)
+		of = o.KillAllocSet
 	case *borgpb.Op_UpdateAllocSet:
-		key = JobKey{o.UpdateAllocSet.User, o.UpdateAllocSet.Name}
-		owner = c.ownerOf(key)
+		of = o.UpdateAllocSet
 	case *borgpb.Op_ResizeAllocSet:
-		key = JobKey{o.ResizeAllocSet.User, o.ResizeAllocSet.Name}
-		owner = c.ownerOf(key)
+		of = o.ResizeAllocSet
 	case *borgpb.Op_SetLabels:
 		// A machine is nobody's: its op names no user.
-		key = JobKey{o.SetLabels.User, o.SetLabels.Name}
-		owner = c.ownerOf(key)
 		if o.SetLabels.Kind == borgpb.Labelled_LABELLED_MACHINE {
 			return c.needsAdmin(who)
 		}
+		of = o.SetLabels
 	default:
 		return c.needsAdmin(who)
 	}
-	if owner == who {
+	if of.GetUser() == who {
 		return nil
 	}
-	return refuse(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, clip(key.User, 64)+"/"+clip(key.Name, 64), "",
-		"it belongs to user %s; user %s needs the capability admin for it, which can be granted by %s", clip(owner, 64), who, c.adminWords())
+	return refuse(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, keyWords(of), "",
+		"it belongs to user %s; user %s needs the capability admin for it, which can be granted by %s", clip(of.GetUser(), 64), who, c.adminWords())
 }
 
 func (c *Cell) needsAdmin(who string) *borgpb.Refusal {
 	return refuse(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "",
 		"it needs the capability admin, which user %s does not have; it can be granted by %s", who, c.adminWords())
-}
-
-// ownerOf is whose the object of that key is. One that is not there would be
-// whose the key says.
-func (c *Cell) ownerOf(key JobKey) string {
-	if j := c.Job(key); j != nil {
-		return j.key.User
-	}
-	if s := c.sets[key]; s != nil {
-		return s.key.User
-	}
-	return key.User
 }
 
 // adminWords names some of those who can grant.

@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"bytes"
 	"maps"
 	"slices"
 
@@ -48,7 +49,7 @@ func (s *Spec) Need(index uint32) *Need {
 	return s.needs[lo]
 }
 
-// readSpec decodes and checks a job spec. The bytes are kept.
+// readSpec decodes and checks a job spec.
 func (c *Cell) readSpec(key JobKey, data []byte) (*Spec, *borgpb.Refusal) {
 	return c.readSpecOf(key, data, c.format >= FormatCores)
 }
@@ -72,7 +73,7 @@ func (c *Cell) readSpecOf(key JobKey, data []byte, cores bool) (*Spec, *borgpb.R
 	if r := checkJobSpec(key, p, c.format); r != nil {
 		return nil, r
 	}
-	s := &reading{Bytes: data, Proto: p, limits: limitsOf(p), cores: cores && asksCores(p)}
+	s := &reading{Bytes: bytes.Clone(data), Proto: p, limits: limitsOf(p), cores: cores && asksCores(p)}
 	if p.AllocSet != "" {
 		s.allocSet, _ = ParseJobKey(p.AllocSet)
 	}

@@ -100,6 +100,8 @@ func schedulerCommand() *ucli.Command {
 			defer running.Wait()
 			defer stop()
 			running.Go(func() { source.Run(renewing) })
+			// One that is elected anew starts another.
+			running.Go(func() { giveHeapRoom(renewing, func() uint64 { return 0 }) })
 			parent, err := process.Stdin()
 			if err != nil {
 				return err
