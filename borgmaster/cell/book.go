@@ -3,6 +3,7 @@ package cell
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"hash"
 	"math/bits"
 )
 
@@ -39,8 +40,9 @@ type recordBook struct {
 	sum     digestSum
 	// The last few digests at indices that are multiples of digestEvery.
 	past [digestsKept]pastDigest
-	// Reused for encoding.
+	// Reused for encoding, and for hashing.
 	key, value []byte
+	hasher     recordHasher
 }
 
 const (
@@ -125,20 +127,32 @@ func (b *recordBook) settle(m *mark, key, value []byte) {
 	b.sum.sub(m.hash)
 	m.hash = Digest{}
 	if value != nil {
-		m.hash = recordHash(key, value)
+		m.hash = b.hasher.of(key, value)
 		b.sum.add(m.hash)
 	}
 }
 
-// recordHash is pinned: the first 16 bytes of the SHA-256 of the key's length
-// as one byte pair, the key, and the value.
-func recordHash(key, value []byte) (d Digest) {
-	var small [512]byte
-	buf := append(small[:0], byte(len(key)>>8), byte(len(key)))
-	buf = append(buf, key...)
-	buf = append(buf, value...)
-	h := sha256.Sum256(buf)
-	copy(d[:], h[:])
+// recordHasher hashes records, one after the other: a new hash for each would be most of
+// the garbage that a flush makes.
+type recordHasher struct {
+	sha  hash.Hash
+	head [2]byte
+	sum  [sha256.Size]byte
+}
+
+// of is pinned: the first 16 bytes of the SHA-256 of the key's length as one byte pair,
+// the key, and the value.
+func (h *recordHasher) of(key, value []byte) (d Digest) {
+	if h.sha == nil {
+		h.sha = sha256.New()
+	}
+	h.sha.Reset()
+	binary.BigEndian.PutUint16(h.head[:], uint16(len(key)))
+	// A hash takes all that it is given.
+	_, _ = h.sha.Write(h.head[:])
+	_, _ = h.sha.Write(key)
+	_, _ = h.sha.Write(value)
+	copy(d[:], h.sha.Sum(h.sum[:0]))
 	return d
 }
 

@@ -31,7 +31,7 @@ func Load(records iter.Seq2[[]byte, []byte]) (*Cell, error) {
 		if err := l.record(key, value); err != nil {
 			return nil, fmt.Errorf("load cell: record %x: %w", key, err)
 		}
-		sum.add(recordHash(key, value))
+		sum.add(c.records.hasher.of(key, value))
 	}
 	if !seen {
 		return nil, errors.New("load cell: there are no records")

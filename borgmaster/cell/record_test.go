@@ -176,7 +176,7 @@ func changeFields(t *testing.T, r record, kind, prefix string, v reflect.Value) 
 
 // encoded is what the digest sees of a record.
 func encoded(r record) []byte {
-	h := recordHash(r.appendKey(nil), r.appendValue(nil))
+	h := new(recordHasher).of(r.appendKey(nil), r.appendValue(nil))
 	if !r.exists() {
 		return nil
 	}
