@@ -553,3 +553,45 @@ func TestClosed(t *testing.T) {
 		t.Errorf("another user: %v", r)
 	}
 }
+
+// TestHeardMayBegin: whose head was let in is not refused because one more came after it.
+func TestHeardMayBegin(t *testing.T) {
+	c := New[int](Config{})
+	now := ms
+	c.Close(now, "alice", refuse("alice", 200*ms, "b", "w"))
+	now += 101 * ms
+	for range leastAllowed {
+		if r := c.Closed(now, "alice"); r != nil {
+			t.Fatal(r)
+		}
+	}
+	for range 3 {
+		if r := c.Closed(now, "alice"); r == nil {
+			t.Fatal("one more is let in")
+		}
+	}
+	for range leastAllowed {
+		if r := c.Begin(now, "alice", 10); r != nil {
+			t.Error(r)
+		}
+	}
+	if r := c.Begin(now, "alice", 10); r == nil {
+		t.Error("one more may begin")
+	}
+}
+
+// TestHeedingIsNotForgetting: who stays away as long as he was told to is let in by and by
+// when he comes back, however long that was.
+func TestHeedingIsNotForgetting(t *testing.T) {
+	c := New[int](Config{})
+	now := ms
+	c.Close(now, "alice", refuse("alice", 20*forgiveNs, "b", "w"))
+	now = c.users["alice"].closedNs + ms
+	n := 0
+	for n < 1000 && c.Begin(now, "alice", 10) == nil {
+		n++
+	}
+	if n != 2*leastAllowed {
+		t.Errorf("%d may be under way, want %d", n, 2*leastAllowed)
+	}
+}

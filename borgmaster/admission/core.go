@@ -135,6 +135,10 @@ type user[W any] struct {
 	halvedNs, refusedNs int64
 	// When it becomes twice as much, if he is still refused for it.
 	doublesNs int64
+	// Until then no more heads of his writes are let in, as so many were. Those that were may
+	// begin: who lets in some and refuses them afterwards would get nothing done.
+	heldNs int64
+	held   *Refusal
 	// Writes whose heads were let in since heardNs and that have not begun.
 	heard   int
 	heardNs int64
@@ -251,38 +255,45 @@ const ListCost = 50
 // anyhow, or its user was turned away lately and has as many under way as went well since.
 func (c *Core[W]) Closed(now int64, name string) *Refusal {
 	u := c.users[name]
-	if u != nil && now-u.heardNs > heardNs {
-		// Not all that are heard begin.
-		u.heard, u.heardNs = 0, now
-	}
-	r := c.closed(now, u)
-	if r == nil && u != nil {
-		u.heard++
-	}
-	return r
-}
-
-func (c *Core[W]) closed(now int64, u *user[W]) *Refusal {
 	if u == nil {
 		return nil
+	}
+	if now-u.heardNs > heardNs {
+		// Not all that are heard begin.
+		u.heard, u.heardNs = 0, now
 	}
 	if r := c.away(now, u); r != nil {
 		return r
 	}
+	if u.heldNs > now {
+		c.stats.WritesRefused++
+		u.refusedNs = now
+		return u.held.later(u.heldNs - now)
+	}
+	if r := c.tooMany(now, u, u.underWay+u.heard); r != nil {
+		u.heldNs, u.held = now+momentNs, r
+		return r
+	}
+	u.heard++
+	return nil
+}
+
+// tooMany refuses one more than a user who was turned away may have under way, if he has
+// so many.
+func (c *Core[W]) tooMany(now int64, u *user[W], has int) *Refusal {
 	if !u.awayLately(now) {
 		u.allowed, u.doneOfAllowed = 0, 0
 	}
-	if u.allowed > 0 && u.underWay+u.heard >= u.allowed && u.doublesNs <= now {
-		u.allowed, u.doublesNs = 2*u.allowed, now+doubleNs
+	if u.allowed == 0 || has < u.allowed {
+		return nil
 	}
-	if u.allowed == 0 || u.underWay+u.heard < u.allowed {
+	if u.doublesNs <= now {
+		u.allowed, u.doublesNs = 2*u.allowed, now+doubleNs
 		return nil
 	}
 	c.stats.WritesRefused++
 	u.refusedNs = now
-	u.why = refuse(u.name, maxWaitNs/2, "docs/overload.md", "was turned away by replica %d a moment ago, and has %d changes under way", c.cfg.Replica, u.underWay)
-	u.closedNs = now + momentNs
-	return u.why
+	return refuse(u.name, maxWaitNs/2, "docs/overload.md", "was turned away by replica %d a moment ago, and has %d changes under way", c.cfg.Replica, has)
 }
 
 // away refuses a write of a user who was turned away a moment ago.
@@ -293,9 +304,7 @@ func (c *Core[W]) away(now int64, u *user[W]) *Refusal {
 	c.stats.WritesRefused++
 	u.refusedNs = now
 	u.heedless++
-	r := *u.why
-	r.RetryNs = min(max(u.closedNs-now+r.RetryNs/2, minRetryNs), maxRetryNs) / 10e6 * 10e6
-	return &r
+	return u.why.later(u.closedNs - now)
 }
 
 // Close notes that the elected master has no room for a user's writes.
@@ -321,8 +330,11 @@ func (c *Core[W]) close(now int64, u *user[W], why *Refusal) {
 	u.closedNs, u.why = now+min(why.RetryNs/2<<u.strikes, maxRetryNs), why
 }
 
-// awayLately: he was turned away, and that is not forgiven yet.
-func (u *user[W]) awayLately(now int64) bool { return u.allowed > 0 && now-u.refusedNs <= forgiveNs }
+// awayLately: he was turned away, and that is not forgiven yet. For how long he was does not
+// count: who heeds that is not heard of meanwhile, and then of all that wait at once.
+func (u *user[W]) awayLately(now int64) bool {
+	return u.allowed > 0 && now-max(u.refusedNs, u.closedNs) <= forgiveNs
+}
 
 // halve allows a user half of what he has under way. What was turned away together counts
 // once.
@@ -355,10 +367,14 @@ func (c *Core[W]) write(now int64, u *user[W], name string, bytes int) *Refusal 
 func (c *Core[W]) Begin(now int64, name string, bytes int) *Refusal {
 	u := c.of(now, name)
 	u.heard = max(u.heard-1, 0)
-	if r := c.closed(now, u); r != nil {
+	r := c.away(now, u)
+	if r == nil {
+		r = c.tooMany(now, u, u.underWay)
+	}
+	if r != nil {
 		return r
 	}
-	r := c.write(now, u, name, bytes)
+	r = c.write(now, u, name, bytes)
 	if r == nil && u.underWay >= maxUnderWay {
 		r = refuse(name, maxWaitNs/2, "docs/limits.md: maxUnderWay", "has %d changes under way at replica %d", u.underWay, c.cfg.Replica)
 	}

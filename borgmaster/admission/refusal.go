@@ -35,6 +35,13 @@ func refuse(user string, retryNs int64, bound, why string, args ...any) *Refusal
 	return &Refusal{User: user, Why: fmt.Sprintf(why, args...), Bound: bound, RetryNs: retryNs}
 }
 
+// later is the same for who asks again before so long is over.
+func (r *Refusal) later(ns int64) *Refusal {
+	again := *r
+	again.RetryNs = min(max(ns+r.RetryNs/2, minRetryNs), maxRetryNs) / 10e6 * 10e6
+	return &again
+}
+
 // Elsewhere is a refusal as another replica has worded it.
 func Elsewhere(user, text string, retryNs int64) *Refusal {
 	return &Refusal{User: user, RetryNs: min(retryNs, maxRetryNs), said: text}
