@@ -23,6 +23,9 @@ const (
 	maxApplyingBytes    = 8 << 20
 )
 
+// transferContext is what raft says in the messages of an election that a master asked for.
+const transferContext = "CampaignTransfer"
+
 // promoteLag is how many entries a learner may be behind when it gets its vote.
 const promoteLag = 256
 
@@ -75,6 +78,13 @@ type Core struct {
 	appendTicks []uint64
 	// The tick at which each other replica was last heard.
 	heard map[uint64]uint64
+	// Who was elected last that this replica knows of.
+	lastElected uint64
+	// Members whose stream has ended, and that have not been heard of as masters since:
+	// when one was the master his process is dead, most likely.
+	ended map[uint64]bool
+	// The term of an election that the master before it asked for.
+	plannedTerm uint64
 	// Reads that are not answered, with the tick at which each was last asked.
 	reads map[uint64]uint64
 	// A change of members that was proposed in this term is not yet applied, or
@@ -128,6 +138,8 @@ type (
 	Transfer struct{ To uint64 }
 	// Unreachable says that messages to a member were lost.
 	Unreachable struct{ Member uint64 }
+	// Ended says that a stream of messages from a member has ended.
+	Ended struct{ Member uint64 }
 	// SnapshotSent says how the sending of a checkpoint ended.
 	SnapshotSent struct {
 		Member uint64
@@ -146,6 +158,7 @@ func (Applied) event()      {}
 func (Campaign) event()     {}
 func (Transfer) event()     {}
 func (Unreachable) event()  {}
+func (Ended) event()        {}
 func (SnapshotSent) event() {}
 
 // Effects are what is to be done, each list in its order. Appends are done one
@@ -247,7 +260,7 @@ func NewCore(cfg CoreConfig) (*Core, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start raft: %w", err)
 	}
-	c := &Core{cfg: cfg, rn: rn, members: membershipOf(cfg.Header), heard: make(map[uint64]uint64), reads: make(map[uint64]uint64)}
+	c := &Core{cfg: cfg, rn: rn, members: membershipOf(cfg.Header), heard: make(map[uint64]uint64), ended: make(map[uint64]bool), reads: make(map[uint64]uint64)}
 	c.applied, c.appliedTerm = cfg.Header.GetIndex(), cfg.Header.GetTerm()
 	if c.last, err = cfg.Storage.LastIndex(); err != nil {
 		return nil, fmt.Errorf("start raft: %w", err)
@@ -256,7 +269,7 @@ func NewCore(cfg CoreConfig) (*Core, error) {
 		return nil, fmt.Errorf("start raft: %w", err)
 	}
 	c.state = c.readState()
-	c.patience.saw(c.state.Term)
+	c.patience.saw(c.state.Term, true)
 	return c, nil
 }
 
@@ -295,7 +308,10 @@ func (c *Core) Step(events ...Event) Effects {
 		c.ready()
 	}
 	c.out.State = c.readState()
-	c.patience.saw(c.out.State.Term)
+	c.patience.saw(c.out.State.Term, c.out.State.Term == c.plannedTerm || c.lastElected == 0 || c.ended[c.lastElected])
+	if c.out.State.Elected != 0 {
+		c.lastElected = c.out.State.Elected
+	}
 	if !c.out.State.Leading {
 		c.changing = false
 	}
@@ -312,6 +328,7 @@ func (c *Core) step(ev Event) {
 		c.tick(ev.LateTicks)
 	case Receive:
 		c.heard[ev.Message.GetFrom()] = c.ticks
+		c.noteMaster(ev.Message)
 		// What raft refuses here is a message that came too late.
 		_ = c.rn.Step(ev.Message)
 	case Propose:
@@ -352,6 +369,8 @@ func (c *Core) step(ev Event) {
 		c.out.Proposed = append(c.out.Proposed, p)
 	case Unreachable:
 		c.rn.ReportUnreachable(ev.Member)
+	case Ended:
+		c.ended[ev.Member] = true
 	case SnapshotSent:
 		status := raft.SnapshotFinish
 		if ev.Failed {
@@ -360,6 +379,21 @@ func (c *Core) step(ev Event) {
 		c.rn.ReportSnapshot(ev.Member, status)
 	default:
 		panic(fmt.Sprintf("unknown event %T", ev))
+	}
+}
+
+// noteMaster notes what a message says of masters that come and go: that one lives, or that
+// one has asked another to follow him.
+func (c *Core) noteMaster(m *raftpb.Message) {
+	switch m.GetType() {
+	case raftpb.MsgApp, raftpb.MsgHeartbeat, raftpb.MsgSnap:
+		delete(c.ended, m.GetFrom())
+	case raftpb.MsgTimeoutNow:
+		c.plannedTerm = c.state.Term + 1
+	case raftpb.MsgVote:
+		if string(m.GetContext()) == transferContext {
+			c.plannedTerm = m.GetTerm()
+		}
 	}
 }
 

@@ -132,11 +132,26 @@ func (p *play) add(id uint64, h *borgpb.CheckpointHeader) {
 		}
 		_ = disk.SetHardState(&raftpb.HardState{Term: new(h.GetTerm()), Commit: new(h.GetIndex())})
 	}
-	c, err := NewCore(CoreConfig{ID: id, Nonce: 1, Storage: disk, Header: h, ElectionTicks: 10, HeartbeatTicks: 1, StallTicks: 25, UncommittedBytes: p.uncommittedBytes, Logger: silent{}})
+	p.cores[id] = &actor{disk: disk, header: h}
+	p.begin(id, h)
+}
+
+func (p *play) begin(id uint64, h *borgpb.CheckpointHeader) {
+	a := p.cores[id]
+	c, err := NewCore(CoreConfig{ID: id, Nonce: 1, Storage: a.disk, Header: h, ElectionTicks: 10, HeartbeatTicks: 1, StallTicks: 25, UncommittedBytes: p.uncommittedBytes, Logger: silent{}})
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	p.cores[id] = &actor{Core: c, disk: disk, header: h}
+	a.Core = c
+}
+
+// restart begins a core anew from what is on its disk, and what it has applied.
+func (p *play) restart(id uint64) {
+	a := p.cores[id]
+	h := &borgpb.CheckpointHeader{Index: a.applied, Term: a.appliedTerm}
+	a.Members().fill(h)
+	a.appends, a.applies = nil, nil
+	p.begin(id, h)
 }
 
 // silent drops raft's words: they are its own and change with it.

@@ -206,6 +206,7 @@ func (s raftServer) Send(stream grpc.ClientStreamingServer[borgrpc.SendRequest, 
 	if err := s.t.admit(stream.Context(), first); err != nil {
 		return err
 	}
+	defer s.t.in.Ended(first.GetFrom())
 	// The receiving goroutine ends when this handler returns, because that ends
 	// the stream.
 	ended := make(chan error, 1)

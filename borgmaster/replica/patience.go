@@ -1,7 +1,7 @@
 package replica
 
 const (
-	// Each election makes a replica more patient, for so many ticks.
+	// Each election that nobody had reason for makes a replica more patient, for so many ticks.
 	patientTicks = 250
 	// So many elections at once are remembered at most.
 	maxElections = 5
@@ -27,6 +27,9 @@ const (
 // Replicas may differ in it. Who is impatient asks before he campaigns, and those who hear
 // of a master do not vote.
 //
+// An election after a master whose process is gone, or that he asked for himself, or where
+// there was none, says nothing of that, however many there are.
+//
 // Who leads is more patient than those who follow. He steps down when most have not
 // answered for an election timeout, and in the first second after an election all have
 // most to do; while they hear of him nobody else would be elected.
@@ -48,9 +51,9 @@ type patience struct {
 // late is a tick that came so many ticks late.
 type late struct{ at, by uint64 }
 
-// saw takes in the term after each step.
-func (p *patience) saw(term uint64) {
-	if term > p.term && p.term > 0 {
+// saw takes in the term after each step; a later one had reason to come, or not.
+func (p *patience) saw(term uint64, reason bool) {
+	if term > p.term && p.term > 0 && !reason {
 		p.ticks = min(p.ticks+patientTicks, maxElections*patientTicks)
 	}
 	p.term = term

@@ -253,6 +253,11 @@ func (r *Replica) Unreachable(member uint64) {
 	r.inbox.putBounded(input{event: Unreachable{Member: member}}, maxInbox)
 }
 
+// Ended implements Inbound.
+func (r *Replica) Ended(member uint64) {
+	r.inbox.putBounded(input{event: Ended{Member: member}}, maxInbox)
+}
+
 // DeliverSnapshot implements Inbound: the file goes into a database of its own
 // first, and raft is told of it when it is whole.
 func (r *Replica) DeliverSnapshot(ctx context.Context, m *raftpb.Message, file io.Reader) error {

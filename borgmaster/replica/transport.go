@@ -31,6 +31,9 @@ type Inbound interface {
 	DeliverSnapshot(ctx context.Context, m *raftpb.Message, file io.Reader) error
 	// Unreachable says that messages to a member were lost.
 	Unreachable(member uint64)
+	// Ended says that a stream of messages from a member has ended, as those of a process
+	// that is gone do.
+	Ended(member uint64)
 	// Seen says with which incarnation a member has come.
 	Seen(member, incarnation uint64)
 	// Refused says that another replica does not let this one in, and never
