@@ -131,7 +131,7 @@ func (d *dutyLoop) follow() {
 		begin := duty.Elected{Term: state.Term, Self: state.Replica, Before: before, Members: d.m.memberIDs()}
 		d.m.cfg.Log.View(func(c *cell.Cell) {
 			for machine := range c.Machines() {
-				begin.Machines = append(begin.Machines, duty.Seen(machine))
+				begin.Machines = append(begin.Machines, duty.Seen(c, machine))
 			}
 		})
 		d.mu.Lock()
@@ -144,7 +144,7 @@ func (d *dutyLoop) follow() {
 	d.m.cfg.Log.View(func(c *cell.Cell) {
 		for name := range changed {
 			if machine := c.Machine(name); machine != nil {
-				events = append(events, duty.Seen(machine))
+				events = append(events, duty.Seen(c, machine))
 			} else {
 				events = append(events, duty.MachineGone{Name: name})
 			}

@@ -24,6 +24,7 @@ const (
 	GraceAnew         Name = "grace-anew"
 	DutiesOutliveTerm Name = "duties-outlive-term"
 	DownsUnbounded    Name = "downs-unbounded"
+	DownsBeginAnew    Name = "downs-begin-anew"
 	OutageForgotten   Name = "outage-forgotten"
 	OutageBelieved    Name = "outage-believed"
 	ReturnsIgnored    Name = "returns-ignored"
@@ -199,6 +200,8 @@ var All = []Mutant{
 		"5: https://github.com/hashicorp/nomad/issues/3840", "S17", "leader-flap"},
 	{DownsUnbounded, "All machines that cannot be reached are called down at once.",
 		"4: https://github.com/kubernetes/kubernetes/issues/24597", "S17", "outage"},
+	{DownsBeginAnew, "A new master knows nothing of the machines that others have called down in the last minute.",
+		Ours, "S17", "outage-flap"},
 	{OutageForgotten, "A new master counts as out of reach what it was told of, and believes that the rest answers.",
 		Ours, "S17", "outage-flap"},
 	{OutageBelieved, "Machines are called down however few can still be reached, and nobody was asked.",

@@ -118,6 +118,9 @@ func (m *Machine) UsedPorts() []uint16 { return m.ports }
 // Up tells that nobody found it down.
 func (m *Machine) Up() bool { return !m.down }
 
+// ChangedWallNs is when it was last added, set, or called up or down, by the cell's wall clock.
+func (m *Machine) ChangedWallNs() int64 { return m.changedWallNs }
+
 // State is up or down.
 func (m *Machine) State() borgpb.MachineState {
 	if m.down {

@@ -70,9 +70,10 @@ const (
 	timeIdleNs = 10e9
 	// And when something waits for them, but not oftener than so.
 	timeDueNs = 1e9
-	// The budget of downs is that of a minute; of it so much may be taken at once, or
+	// The budget of downs is that of any minute; of it so much may be taken at once, or
 	// so many machines where that is more: a rack. It is less than silentForDownNs, so that
 	// the time until the first are down is not made up for.
+	downMinuteNs  = 60e9
 	downBurstNs   = 2e9
 	downBurstRack = 20
 	// So many machines more than may be called down are tried at once, and at most so many:
@@ -113,6 +114,8 @@ type (
 	MachineSeen struct {
 		Name, Addr string
 		Up         bool
+		// Not up: for how long, by the cell's wall clock.
+		DownForNs int64
 	}
 	// MachineGone: the cell has it no more.
 	MachineGone struct{ Name string }
@@ -179,8 +182,8 @@ func (Proposed) event()    {}
 func (Ticked) event()      {}
 
 // Seen is a machine as the duties hear of it.
-func Seen(m *cell.Machine) MachineSeen {
-	return MachineSeen{Name: m.Name(), Addr: m.Addr(), Up: m.Up()}
+func Seen(c *cell.Cell, m *cell.Machine) MachineSeen {
+	return MachineSeen{Name: m.Name(), Addr: m.Addr(), Up: m.Up(), DownForNs: c.WallNs() - m.ChangedWallNs()}
 }
 
 // Effect is something that the shell must do.
@@ -357,8 +360,11 @@ func (d *Core) begin(now int64, e Elected) {
 		appliedAtNs: now,
 	}
 	for _, m := range e.Machines {
-		d.see(m)
+		if d.see(m); !m.Up && m.DownForNs < downMinuteNs && !mutant.Planted(mutant.DownsBeginAnew) {
+			d.downs.takenNs = append(d.downs.takenNs, now-max(m.DownForNs, 0))
+		}
 	}
+	slices.Sort(d.downs.takenNs)
 }
 
 func (d *Core) see(e MachineSeen) {
@@ -811,6 +817,9 @@ func (d *Core) healing(now int64) bool {
 type downBudget struct {
 	// When the budget would be whole again. Monotonic nanoseconds.
 	wholeNs int64
+	// Of those that were called down within the last minute, oldest first; by masters
+	// before this one, too, as far as they are down still.
+	takenNs []int64
 }
 
 // left is how many more may be called down at a time.
@@ -818,21 +827,24 @@ func (b *downBudget) left(now int64, machines int, percent uint32) int {
 	if mutant.Planted(mutant.DownsUnbounded) {
 		return machines
 	}
-	each, burst := downRate(machines, percent)
-	return int(max((now+burst-max(b.wholeNs, now))/each, 0))
+	perMinute, each, burst := downRate(machines, percent)
+	old, _ := slices.BinarySearch(b.takenNs, now-downMinuteNs+1)
+	return int(max(min((now+burst-max(b.wholeNs, now))/each, perMinute-int64(len(b.takenNs)-old)), 0))
 }
 
 func (b *downBudget) take(now int64, machines int, percent uint32) bool {
 	if b.left(now, machines, percent) == 0 {
 		return false
 	}
-	each, _ := downRate(machines, percent)
+	_, each, _ := downRate(machines, percent)
 	b.wholeNs = max(b.wholeNs, now) + each
+	old, _ := slices.BinarySearch(b.takenNs, now-downMinuteNs+1)
+	b.takenNs = append(slices.Delete(b.takenNs, 0, old), now)
 	return true
 }
 
-func downRate(machines int, percent uint32) (each, burst int64) {
-	perMinute := max(int64(machines)*int64(percent)/100, 1)
-	each = 60e9 / perMinute
-	return each, max(downBurstNs, min(perMinute, downBurstRack)*each)
+func downRate(machines int, percent uint32) (perMinute, each, burst int64) {
+	perMinute = max(int64(machines)*int64(percent)/100, 1)
+	each = downMinuteNs / perMinute
+	return perMinute, each, max(downBurstNs, min(perMinute, downBurstRack)*each)
 }

@@ -131,7 +131,7 @@ func (m *masterSide) follow() {
 		m.dutyTerm, m.slots, m.deciding = s.Term, borgmaster.CronSlots{}, 0
 		begin := duty.Elected{Term: s.Term, Self: m.r.id, Before: m.before, Members: m.memberIDs()}
 		for x := range m.r.cell.Machines() {
-			begin.Machines = append(begin.Machines, duty.Seen(x))
+			begin.Machines = append(begin.Machines, duty.Seen(m.r.cell, x))
 		}
 		m.step(begin)
 		m.reclaims.Elected(s.Term)
@@ -166,7 +166,7 @@ func (m *masterSide) applied(e borgmaster.CommittedEntry, events []cell.Event) {
 			continue
 		}
 		if x := m.r.cell.Machine(ev.Machine); x != nil {
-			m.step(duty.Seen(x))
+			m.step(duty.Seen(m.r.cell, x))
 		} else {
 			m.step(duty.MachineGone{Name: ev.Machine})
 		}

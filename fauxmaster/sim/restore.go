@@ -124,7 +124,7 @@ func (t *truth) restored(c *cell.Cell) {
 	}
 	t.cell, t.index = again, again.Index()
 	t.entries = map[uint64]committed{t.index: {term: again.Term(), digest: again.Digest()}}
-	t.leaders, t.downNs = map[uint64]uint64{}, map[uint64][]int64{}
+	t.leaders, t.downs = map[uint64]uint64{}, nil
 	for id, d := range t.done {
 		if d.index > t.index {
 			delete(t.done, id)

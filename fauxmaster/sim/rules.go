@@ -13,11 +13,18 @@ import (
 	"borg/proto/borgrpc"
 )
 
+// called is a machine that was called down.
+type called struct {
+	machine string
+	term    uint64
+	ns      int64
+}
+
 // rules is what the rules below remember of what was decided and what was
 // tried.
 type rules struct {
-	// When the elected replica of each term called machines down.
-	downNs map[uint64][]int64
+	// The machines that elected replicas called down, in order.
+	downs []called
 	// Until when an operator believes that any number of machines is lost.
 	lostUntilNs int64
 	// When each replica last failed to reach each machine, since when it has failed,
@@ -46,7 +53,7 @@ type missing struct{ sinceNs, endedNs int64 }
 
 func newRules() rules {
 	return rules{
-		downNs: map[uint64][]int64{}, unreachedNs: map[string]map[uint64]int64{}, reachedNs: map[string]int64{},
+		unreachedNs: map[string]map[uint64]int64{}, reachedNs: map[string]int64{},
 		missed: map[string]map[uint64]missing{}, reportedNs: map[uint64]int64{}, contactNs: map[uint64]int64{},
 		holds: map[borglet.ID]cell.Resources{}, startedNs: map[borglet.ID]int64{}, crashes: map[string][]int64{}, diedNs: map[string]int64{},
 		backNs: map[string]int64{},
@@ -124,16 +131,24 @@ func (t *truth) down(e borgmaster.CommittedEntry, o *borgpb.MachineDown) {
 	if witnesses < 2 && !(t.w.wasAlone(decidedNs+late) && witnesses == 1) {
 		t.w.fail("S17: %s is called down, and %d replicas failed to reach it", o.Name, witnesses)
 	}
-	perMinute, lately := max(len(t.w.machines)/10, 1), 1
-	for _, at := range t.downNs[e.Term] {
-		if t.w.now-at < downsNs {
+	// What masters before have called down is known of machines that are down still, by the
+	// wall clock, which may have been set.
+	perMinute, lately, inTerm := max(len(t.w.machines)/10, 1), 1, 1
+	for _, d := range t.downs {
+		if t.w.now-d.ns >= downsNs {
+			continue
+		}
+		if m := t.cell.Machine(d.machine); m != nil && !m.Up() {
 			lately++
 		}
+		if d.term == e.Term {
+			inTerm++
+		}
 	}
-	if lately >= 2*perMinute && late == 0 {
-		t.w.fail("S17: %d machines are called down within %d s in term %d, the last is %s", lately, downsNs/second, e.Term, o.Name)
+	if (inTerm > perMinute || lately > 2*perMinute) && late == 0 {
+		t.w.fail("S17: %d machines are called down within %d s, %d of them in term %d, the last is %s", lately, downsNs/second, inTerm, e.Term, o.Name)
 	}
-	t.downNs[e.Term] = append(t.downNs[e.Term], t.w.now)
+	t.downs = append(t.downs, called{o.Name, e.Term, t.w.now})
 	away, n := 0, 0
 	for _, m := range t.w.machines {
 		// One that was never reached may not have been added yet.
