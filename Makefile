@@ -71,7 +71,7 @@ soak: build ## 10,000 containers started and stopped, their borglet killed 100 t
 proto: ## regenerate the Go beside the .proto files (needs protoc)
 	proto/generate.sh
 
-bench: build ## measure: make bench [BENCH=cell|sched|traces|checkpoint|linkshard|borglet|master|outage|coverage|throughput|million|reads|flood|tls|slow|failover|faux|all]; merges bin/bench.json
+bench: build ## measure: make bench [BENCH=cell|sched|traces|checkpoint|linkshard|borglet|master|fill|outage|coverage|throughput|million|reads|flood|tls|slow|failover|faux|all]; merges bin/bench.json
 	$(GO) build -buildvcs=auto -tags '$(TAGS)' $(GUIDED) -o $(BIN)/ ./cmd/borgmaster
 	BORG_BIN=$(CURDIR)/$(BIN) $(GO) run ./bench -out $(BIN)/bench.json -tags '$(TAGS)' $(BENCH)
 

@@ -51,8 +51,11 @@ var areas = map[string]area{
 	// Questions to a cell that is written down; they need BORG_TRACES too. The
 	// compaction takes minutes.
 	"faux": {packages: []string{"./cmd/fauxmaster", "./scheduler"}, only: "^BenchmarkFaux"},
+	// What five masters bear: ten thousand pretended machines, many clients, a million tasks; those
+	// that follow, up to throughput and million, are parts of it or more of the same. About nine minutes.
+	"master": {packages: []string{"./cmd/borgcell"}, only: "^Benchmark(Master|Throughput|Million)$", alone: true},
 	// A cell of five masters and ten thousand pretended machines; about five minutes.
-	"master": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkMaster$", alone: true},
+	"fill": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkMaster$", alone: true},
 	// The same cell without a follower, without the way from one to the machines, without
 	// half of the machines, and without all; about twenty minutes.
 	"outage": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkOutage$", alone: true},

@@ -146,7 +146,7 @@ func (t *truth) down(e borgmaster.CommittedEntry, o *borgpb.MachineDown) {
 		}
 	}
 	if (inTerm > perMinute || lately > 2*perMinute) && late == 0 {
-		t.w.fail("S17: %d machines are called down within %d s, %d of them in term %d, the last is %s", lately, downsNs/second, inTerm, e.Term, o.Name)
+		t.w.fail("S17: %d machines are called down within %d s, %d of them in term %d, the last is %s", max(lately, inTerm), downsNs/second, inTerm, e.Term, o.Name)
 	}
 	t.downs = append(t.downs, called{o.Name, e.Term, t.w.now})
 	away, n := 0, 0
