@@ -55,7 +55,7 @@ type fake struct {
 // fakeFlags say which machines a cell pretends, and what becomes of their tasks.
 func fakeFlags() []ucli.Flag {
 	return []ucli.Flag{
-		&ucli.BoolFlag{Name: "fake", Usage: "pretend the machines: one process answers for all of them, and tasks have no processes"},
+		&ucli.BoolFlag{Name: "fake", Usage: "pretend the machines: a process answers for each 3,500 of them, and tasks have no processes"},
 		&ucli.Uint64Flag{Name: "seed", Value: 1, Usage: "with --fake: `NUMBER` that machines and the lives of tasks are drawn from"},
 		&ucli.DurationFlag{Name: "task-start", Usage: "with --fake: `TIME` that a task takes to start, on average (default: 5 to 80 ms)"},
 		&ucli.DurationFlag{Name: "task-run", Usage: "with --fake: `TIME` that a batch task runs, on average (default: for ever)"},
