@@ -2,6 +2,7 @@ package linkshard
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"slices"
 	"strings"
@@ -191,5 +192,16 @@ func TestLineToAnOldBorglet(t *testing.T) {
 	}
 	if l.alone != 3 || !proto.Equal(l.heard[2], orders(1, "m1")) {
 		t.Errorf("a borglet that knows no streams was polled %d times alone, last %v; want 3, in full", l.alone, l.heard[2])
+	}
+}
+
+// TestOrdersAfterARefusal: what a borglet held is forgotten when it refuses a poll, and the
+// numbers of its orders go on: its line may repeat those of the last number.
+func TestOrdersAfterARefusal(t *testing.T) {
+	known := &Known{asked: 7, Hash: []byte{1}}
+	s := NewStation(Config{NowNs: func() int64 { return 1 }, Logger: slog.New(slog.DiscardHandler)})
+	s.warn("borglet refuses polls", Poll{Machine: "m", known: known}, "no")
+	if known.asked != 7 || known.Hash != nil || known.warnedNs != 1 {
+		t.Errorf("it is %+v", known)
 	}
 }

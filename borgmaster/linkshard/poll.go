@@ -120,7 +120,8 @@ func (s *Station) warn(message string, p Poll, why string) {
 		known.warnedNs = now
 		s.cfg.Logger.Warn(message, "machine", p.Machine, "err", why)
 	}
-	*known = Known{warnedNs: known.warnedNs}
+	// Its line goes on: what is asked next is not what was asked on it before.
+	*known = Known{warnedNs: known.warnedNs, asked: known.asked}
 }
 
 // missed tells a borglet that is not there from one that says no.
