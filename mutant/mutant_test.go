@@ -122,7 +122,11 @@ func TestPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	var rows, want []string
-	for line := range strings.Lines(string(page)) {
+	table, _, ok := strings.Cut(string(page), "\n## In a real borglet\n")
+	if !ok {
+		t.Fatal("docs/mutants.md has no section on a real borglet, before which its table ends")
+	}
+	for line := range strings.Lines(table) {
 		if strings.HasPrefix(line, "| `") {
 			rows = append(rows, strings.TrimSpace(line))
 		}

@@ -30,8 +30,8 @@ type Figure struct {
 
 // units tells the unit from how a name ends; the first that matches counts.
 var units = []struct{ suffix, unit string }{
-	{"_per_s", "1/s"}, {"_per_cpu_s", "1/s"}, {".seconds", "s"}, {"cpu_seconds", "s"}, {".ms", "ms"}, {".ratio", "ratio"},
-	{"bytes_per_task", "B"}, {"_bytes", "B"}, {"_ms", "ms"}, {"_us", "us"}, {"_s", "s"}, {"_ratio", "ratio"}, {"_percent", "%"}, {"_pct", "%"},
+	{"_per_s", "1/s"}, {".per_s", "1/s"}, {"_per_cpu_s", "1/s"}, {".seconds", "s"}, {"cpu_seconds", "s"}, {".ms", "ms"}, {".ratio", "ratio"},
+	{"bytes_per_task", "B"}, {"_bytes", "B"}, {".bytes", "B"}, {"_ms", "ms"}, {"_us", "us"}, {"_s", "s"}, {"_ratio", "ratio"}, {"_percent", "%"}, {"_pct", "%"},
 	{"_seconds", "s"}, {"_cores", "cores"}, {".cores", "cores"}, {"_mib", "MiB"}, {"_entries", "entries"},
 }
 

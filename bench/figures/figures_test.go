@@ -26,3 +26,14 @@ func TestMergeKeepsOtherFigures(t *testing.T) {
 		t.Errorf("merged figures = %+v, want a=2 b=3", got)
 	}
 }
+
+func TestUnits(t *testing.T) {
+	for name, want := range map[string]string{
+		"master.reads.per_s": "1/s", "master.flood.capacity_per_s": "1/s", "master.state_1m.bytes": "B", "master.state_1m.heap_bytes": "B",
+		"master.transfer.median_ms": "ms", "master.coverage10k.seconds": "s", "master.elect10k.coverage_seconds": "s", "master.reads.served_by": "",
+	} {
+		if got := New(name, 1).Unit; got != want {
+			t.Errorf("the unit of %s is %q, want %q", name, got, want)
+		}
+	}
+}

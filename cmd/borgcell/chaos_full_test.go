@@ -95,6 +95,7 @@ func TestMastersDiskIsFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	l, endLoad := c.underLoad(t, size(50, 200))
+	var stepped []time.Duration
 	for round := range size(1, 5) {
 		l.goesOn(t, 20)
 		full, err := c.electedNow(shortly(t))
@@ -104,14 +105,17 @@ func TestMastersDiskIsFull(t *testing.T) {
 		name := c.masterName(full)
 		filled := time.Now()
 		empty := fill(t, c.masterDir(full))
+		tried := filled
 		for n := 0; ; n++ {
 			if state, err := c.Ask(t.Context(), full); err != nil || state.Elected != state.Replica {
 				break
 			}
 			// The room that the log had taken before is used up first.
+			tried = time.Now()
 			c.writeLarge(t, fmt.Sprintf("%d-%d", round, n))
 		}
-		t.Logf("%s gave up %v after its disk was full; the next write %v later", name, time.Since(filled).Round(time.Millisecond), l.ackedAgain(t, time.Now()).Round(time.Millisecond))
+		stepped = append(stepped, time.Since(tried))
+		t.Logf("%s gave up %v after its disk was full, %v after the last large write began; the next write %v later", name, time.Since(filled).Round(time.Millisecond), stepped[round].Round(time.Millisecond), l.ackedAgain(t, time.Now()).Round(time.Millisecond))
 		l.goesOn(t, size(50, 500))
 		waitFor(t, name+" says why", func() string {
 			if said := c.sup.get(name).logTail(logEndBytes); !strings.Contains(said, "no space left on device") {
@@ -130,6 +134,7 @@ func TestMastersDiskIsFull(t *testing.T) {
 	}
 	c.checkAcks(t, l)
 	c.stillSame(t, before, "web")
+	took(t, "master.full_disk.step_down_ms", "master.full_disk.step_down_most_ms", 1, stepped)
 }
 
 // writeLarge gives a job another spec, of about as many bytes as one may have.

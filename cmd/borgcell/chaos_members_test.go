@@ -86,6 +86,7 @@ func TestElectionIsTransferred(t *testing.T) {
 	endLoad()
 	c.checkAcks(t, l)
 	t.Logf("%d transfers, %d submits acknowledged, %d errors; longest times without an acknowledged one: %v", len(gaps), len(l.acks), len(l.errs), rounded(gaps))
+	took(t, "master.transfer.median_ms", "master.transfer.most_ms", 1, gaps)
 }
 
 // knows makes masters up to n known to this test's clients, some of which may not

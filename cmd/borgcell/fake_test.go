@@ -180,6 +180,18 @@ func TestFakeMachinesVanish(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	missed := 0.0
+	for i := 1; i <= c.Masters; i++ {
+		n, err := c.countedBy(shortly(t), i, "borg_borgmaster_polls_total", labels{"result": {"missed"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		missed += n
+	}
+	// A machine is down after three, counted in one share.
+	if missed < 3 {
+		t.Errorf("machines were given up, and all masters together count %v polls as missed", missed)
+	}
 	moved := func(s fleet.Status) bool { return s.Away == machines/2 && s.Running-tasks > 0 }
 	if err := c.fakeIs(shortly(t), "tasks run elsewhere, and where nothing is heard of them", moved); err != nil {
 		t.Fatal(err)
@@ -196,6 +208,76 @@ func TestFakeMachinesVanish(t *testing.T) {
 	}
 	if err := c.FakeVanish(t.Context(), 3, 2); err == nil {
 		t.Error("three of two machines vanished")
+	}
+}
+
+// Most machines vanish: none is called down and nothing moves, until an operator says that
+// they are lost. Then they are given up, no faster than those of a rack that breaks are, and their
+// tasks run elsewhere.
+func TestFakeOutage(t *testing.T) {
+	alongside(t)
+	const machines, tasks, percent = 40, 120, 20
+	c := fakeCell(t, 3, machines, fleet.Life{})
+	c.alter = func(spec *processSpec) {
+		if strings.HasPrefix(spec.Name, "master-") {
+			spec.Args = append(spec.Args, "--downs-per-minute", strconv.Itoa(percent))
+		}
+	}
+	c.startWith(t, tasks)
+	outage := func(args ...string) string {
+		return c.must(t, "borgcfg", append([]string{"--cell", strings.Join(c.masterAddrs(), ","), "outage"}, args...)...)
+	}
+	if err := c.FakeVanish(t.Context(), 7, 10); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the masters know that most machines are out of reach", func() string {
+		if out := outage("status"); !strings.Contains(out, "28 of 40 machines cannot be reached\n") || !strings.Contains(out, "no more machines are called down") {
+			return out
+		}
+		return ""
+	})
+	// A machine alone is down after 7 s or so.
+	for began := time.Now(); time.Since(began) < 10*time.Second; <-time.After(lookEvery) {
+		if state, err := c.client.GetCell(shortly(t)); err == nil && state.GetMachinesDown() > 0 {
+			t.Fatalf("%d machines were called down, and nobody said that they are lost", state.GetMachinesDown())
+		}
+	}
+	if s, err := c.FakeStatus(shortly(t)); err != nil || s.Begun != tasks || s.Stopped != 0 {
+		t.Errorf("%d processes have begun and %d were stopped for %d tasks, and nobody said that machines are lost, %v", s.Begun, s.Stopped, tasks, err)
+	}
+
+	before, err := c.client.GetCell(shortly(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := time.Now()
+	outage("go", "--reason", "the building is gone")
+	if out := outage("status"); !strings.Contains(out, "are declared lost, however many") {
+		t.Errorf("after outage go its status is %s", out)
+	}
+	// Those of a minute may go at once, and then one each time that its share of a minute has
+	// passed; a new master begins anew.
+	const atOnce, each = machines * percent / 100, time.Minute * 100 / (machines * percent)
+	err = until(shortly(t), "machines are given up, some at once and then one by one", func(ctx context.Context) error {
+		state, err := c.client.GetCell(ctx)
+		if err != nil {
+			return err
+		}
+		down := int(state.GetMachinesDown())
+		if most := atOnce*int(1+state.Term-before.Term) + int(time.Since(declared)/each); down > most {
+			t.Errorf("%d machines were called down within %v, want %d at most", down, time.Since(declared), most)
+		}
+		if down <= atOnce {
+			return fmt.Errorf("%d machines are down", down)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved := func(s fleet.Status) bool { return s.Away == 28 && s.Running > tasks }
+	if err := c.fakeIs(shortly(t), "tasks run elsewhere, and where nothing is heard of them", moved); err != nil {
+		t.Fatal(err)
 	}
 }
 

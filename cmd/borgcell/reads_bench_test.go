@@ -31,7 +31,7 @@ const (
 	readsPage, listPage = 50, 1000
 	// How long changes are made alone, in turn with lists.
 	listAlone = 3 * time.Second
-	// A replica served reads if it answered at least so many percent of them.
+	// A replica serves reads if it answers at least so many percent of them.
 	readsShare = 10
 )
 
@@ -49,7 +49,9 @@ func BenchmarkReads(b *testing.B) {
 		})
 		time.Sleep(benchRest)
 		alone := m.writesBeside(nil)
-		beside := m.writesBeside(func(ctx context.Context) { m.reads(ctx, tasks) })
+		made, answered := 0, m.counting("borg_borgmaster_rpc_seconds", labels{"method": {"GetJob", "ListTasks"}, "code": {"OK"}})
+		beside := m.writesBeside(func(ctx context.Context) { made = m.reads(ctx, tasks) })
+		m.servedBy(made, answered())
 		m.figure(p99Ms(alone), "reads", "writes_alone_p99_ms")
 		m.figure(p99Ms(beside), "reads", "writes_p99_ms")
 		m.lists(fmt.Sprintf("list_%dk", tasks/1000), tasks)
@@ -159,8 +161,23 @@ func (m *masterBench) writes(ctx context.Context, c *client.Client) []time.Durat
 	return took
 }
 
-// reads asks all replicas in turn for jobs, tasks and pages of tasks.
-func (m *masterBench) reads(ctx context.Context, tasks int) {
+// servedBy tells how many replicas answered their part of so many reads. One that passes a
+// read on counts it, as does the one that then answers.
+func (m *masterBench) servedBy(made int, answered []float64) {
+	m.Helper()
+	m.Logf("%d reads; replicas answered %v", made, answered)
+	by := 0
+	for _, n := range answered {
+		if n*100 >= float64(made*readsShare) {
+			by++
+		}
+	}
+	m.figure(float64(by), "reads", "served_by")
+	m.figure(together(answered)-float64(made), "reads", "passed_on")
+}
+
+// reads asks all replicas in turn for jobs, tasks and pages of tasks, and says how often.
+func (m *masterBench) reads(ctx context.Context, tasks int) (made int) {
 	// Readers are users of their own, with a connection each.
 	var readers []borgrpc.MasterServiceClient
 	for i := range readsReaders {
@@ -168,12 +185,11 @@ func (m *masterBench) reads(ctx context.Context, tasks int) {
 		conn, err := door.Dial(m.cell.masterAddrs()[i%m.cell.Masters], who, door.AnyMaster(who))
 		if err != nil {
 			m.Error(err)
-			return
+			return 0
 		}
 		defer conn.Close()
 		readers = append(readers, borgrpc.NewMasterServiceClient(conn))
 	}
-	served := make([]atomic.Int64, m.cell.Masters)
 	began := time.Now()
 	took, err := paced(ctx, readsPerS, func(n int) error {
 		r, user := readers[n%len(readers)], m.cell.user
@@ -187,60 +203,68 @@ func (m *masterBench) reads(ctx context.Context, tasks int) {
 		case 2:
 			_, err = r.ListTasks(m.Context(), &borgrpc.ListTasksRequest{User: user, Name: job, Limit: readsPage})
 		}
-		if err == nil {
-			served[n%len(served)].Add(1)
-		}
 		return err
 	})
 	if err != nil {
 		m.Error(err)
-		return
-	}
-	by := 0
-	for i := range served {
-		if served[i].Load()*100 >= int64(len(took)*readsShare) {
-			by++
-		}
+		return 0
 	}
 	m.figure(p99Ms(took), "reads", "p99_ms")
 	m.figure(float64(len(took))/time.Since(began).Seconds(), "reads", "per_s")
-	m.figure(float64(by), "reads", "served_by")
+	return len(took)
+}
+
+// listTurns are what changes are made beside in each turn of lists.
+var listTurns = []string{"alone", "beside", "burnt"}
+
+// drawn are so many of them, each as likely.
+func drawn(r *rand.Rand, all []time.Duration, n int) []time.Duration {
+	r.Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] })
+	return all[:n]
 }
 
 // lists has all tasks listed by somebody at another machine, once at each replica, and
 // tells what that does to changes meanwhile: against none of it, and against a program that
 // takes the processors as the list does and asks for nothing. They take turns, as the
-// machine and its disk are not the same from one minute to the next.
+// machine and its disk are not the same from one minute to the next; of each turn as many
+// changes of each count, drawn from those that are more, as of more the largest is larger.
 func (m *masterBench) lists(part string, tasks int) {
 	m.Helper()
 	c := m.writer()
 	found := map[string][]time.Duration{}
 	var took []time.Duration
 	var stand standIn
+	draw := rand.New(rand.NewPCG(1, 15))
 	for i := 1; i <= m.cell.Masters; i++ {
-		found["alone"] = append(found["alone"], m.writesDuring(c, func() { time.Sleep(listAlone) })...)
+		turn := map[string][]time.Duration{}
+		turn["alone"] = m.writesDuring(c, func() { time.Sleep(listAlone) })
 		far := m.listFromAfar(i)
 		far.counts()
 		name := m.cell.masterName(i)
 		served, read, began := m.usage()[name].cpuSeconds, far.cpuSeconds(), time.Now()
-		found["beside"] = append(found["beside"], m.writesDuring(c, func() {
+		turn["beside"] = m.writesDuring(c, func() {
 			if listed := far.counts().Made; int(listed) != tasks {
 				m.Errorf("%d of %d tasks are listed", listed, tasks)
 			}
-		})...)
+		})
 		took = append(took, time.Since(began))
 		stand.Pages = (tasks + listPage - 1) / listPage
 		stand.ServeNs = int64((m.usage()[name].cpuSeconds - served) * 1e9 / float64(stand.Pages))
 		stand.ReadNs = int64((far.cpuSeconds() - read) * 1e9 / float64(stand.Pages))
 		far.stop()
 		stands := m.fromAfar(afarOrder{Stand: &stand})
-		found["burnt"] = append(found["burnt"], m.writesDuring(c, func() { stands.counts() })...)
+		turn["burnt"] = m.writesDuring(c, func() { stands.counts() })
 		stands.stop()
+		fewest := min(len(turn["alone"]), len(turn["beside"]), len(turn["burnt"]))
+		for _, what := range listTurns {
+			found[what] = append(found[what], drawn(draw, turn[what], fewest)...)
+		}
 	}
+	m.Logf("%d changes of each", len(found["alone"]))
 	m.figure(slices.Sorted(slices.Values(took))[len(took)/2].Seconds(), part, "seconds")
 	m.figure(float64(stand.Pages)*float64(stand.ServeNs)/1e9, part, "replica_cpu_seconds")
 	m.figure(float64(stand.Pages)*float64(stand.ReadNs)/1e9, part, "client_cpu_seconds")
-	for _, what := range []string{"alone", "beside", "burnt"} {
+	for _, what := range listTurns {
 		all := found[what]
 		m.figure(p50Ms(all), part, "commit_"+what+"_p50_ms")
 		m.figure(p99Ms(all), part, "commit_"+what+"_p99_ms")
