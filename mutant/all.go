@@ -130,6 +130,7 @@ const (
 	HoleStays            Name = "hole-stays"
 	DaemonStays          Name = "daemon-stays"
 	DaemonElsewhere      Name = "daemon-elsewhere"
+	CrashesForgotten     Name = "crashes-forgotten"
 	QuarantineForEver    Name = "quarantine-for-ever"
 	QuarantinePlacedBack Name = "quarantine-placed-back"
 
@@ -397,6 +398,8 @@ var All = []Mutant{
 		Ours, "S30", "kinds"},
 	{DaemonElsewhere, "Neither cell nor scheduler looks to which machine a task of a daemon job belongs.",
 		Ours, "S30", "kinds"},
+	{CrashesForgotten, "A task is placed again where its copies crashed, although others take it.",
+		Ours, "S42", "crashes"},
 	{QuarantineForEver, "A copy stays in quarantine when its time is over.",
 		Ours, "S36", "quarantine"},
 	{QuarantinePlacedBack, "A task whose copy is in quarantine is placed on that machine again, although others take it.",

@@ -89,6 +89,7 @@ var Marks = map[string]string{
 	"job spared":                                "as many tasks of a job as may had given way, to others than production",
 	"quarantine begun":                          "a copy was put in quarantine",
 	"placed with a copy in quarantine":          "a task was placed while a copy of it was in quarantine",
+	"kept away from where it crashed":           "a task whose copies crashed on one machine is placed on another, and that one takes it too",
 	"rules for labels changed":                  "an admin put another policy of labels in the place of the one before",
 	"link clogged":                              "a link holds all for a while and then delivers it",
 	"links cut one by one":                      "links are cut one after the other and healed in another order",

@@ -92,6 +92,11 @@ func TestQuarantines(t *testing.T) {
 	comesTo(t, "quarantine", 3, 8*second, "quarantine begun", "placed with a copy in quarantine")
 }
 
+// TestCrashes: tasks crash again and again, and go elsewhere.
+func TestCrashes(t *testing.T) {
+	comesTo(t, "crashes", 2, 8*second, "kept away from where it crashed")
+}
+
 // TestSavers: alloc sets with savers come, change and go, on machines that are emptied and lost.
 func TestSavers(t *testing.T) {
 	comesTo(t, "savers", 2, 12*second, "alloc with a saver left", "what an alloc left is saved", "what an alloc left is given up")

@@ -81,6 +81,8 @@ type truth struct {
 	// What the ops put in quarantine, in the epoch of that number.
 	kept      kept
 	keptEpoch uint64
+	// Where copies crashed.
+	paired crashModel
 	// What the events say of allocs with savers, and the keys of their sets.
 	saving  saversModel
 	setKeys map[cell.UID]cell.JobKey
@@ -181,6 +183,7 @@ func (t *truth) first(e borgmaster.CommittedEntry) {
 	t.quotas(e, results)
 	t.kinds(e, results, events)
 	t.quarantines(e, events)
+	t.pairs(e, events)
 	t.saves(e, events)
 	t.churns(events)
 	t.volumes(e, events)
