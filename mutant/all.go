@@ -31,6 +31,7 @@ const (
 
 	ReservationsForgotten Name = "reservations-forgotten"
 	ProdOnReclaimed       Name = "prod-on-reclaimed"
+	ReservationsAllLogged Name = "reservations-all-logged"
 
 	StaleDownTaken         Name = "stale-down-taken"
 	FinishedPends          Name = "finished-pends"
@@ -213,6 +214,8 @@ var All = []Mutant{
 		Ours, "S24", "reclaimed"},
 	{ProdOnReclaimed, "Production is placed by what production reserves, and relies on what others do not use at the moment.",
 		Ours, "S24", "reclaimed"},
+	{ReservationsAllLogged, "Whatever a task was estimated to need anew is logged, however little that moved.",
+		Ours, "S43", "reclaimed"},
 
 	{StaleDownTaken, "The cell does what an earlier elected master said of a machine.",
 		"8: https://github.com/etcd-io/etcd/issues/12528", "S17", "late-duties"},

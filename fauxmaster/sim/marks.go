@@ -110,6 +110,7 @@ var Marks = map[string]string{
 	"stale assignment refused":                  "a scheduler had decided on an older state",
 	"stale fence refused":                       "a borglet refused a master that was no longer elected",
 	"reservation below the limit":               "the log has it that a task reserves less than its limit",
+	"reservation moved far":                     "by more than a twentieth, and it is logged",
 	"reservation rose":                          "a task uses more than before, and reserves more",
 	"placed in reclaimed resources":             "a task is placed on a machine that is full by limits",
 	"device granted":                            "a task has a device, or a share of one",
