@@ -32,6 +32,7 @@ const (
 
 	ReservationsForgotten Name = "reservations-forgotten"
 	ProdOnReclaimed       Name = "prod-on-reclaimed"
+	ReservationsAllLogged Name = "reservations-all-logged"
 
 	StaleDownTaken         Name = "stale-down-taken"
 	FinishedPends          Name = "finished-pends"
@@ -131,6 +132,7 @@ const (
 	HoleStays            Name = "hole-stays"
 	DaemonStays          Name = "daemon-stays"
 	DaemonElsewhere      Name = "daemon-elsewhere"
+	CrashesForgotten     Name = "crashes-forgotten"
 	QuarantineForEver    Name = "quarantine-for-ever"
 	QuarantinePlacedBack Name = "quarantine-placed-back"
 
@@ -215,6 +217,8 @@ var All = []Mutant{
 		Ours, "S24", "reclaimed"},
 	{ProdOnReclaimed, "Production is placed by what production reserves, and relies on what others do not use at the moment.",
 		Ours, "S24", "reclaimed"},
+	{ReservationsAllLogged, "Whatever a task was estimated to need anew is logged, however little that moved.",
+		Ours, "S43", "reclaimed"},
 
 	{StaleDownTaken, "The cell does what an earlier elected master said of a machine.",
 		"8: https://github.com/etcd-io/etcd/issues/12528", "S17", "late-duties"},
@@ -400,6 +404,8 @@ var All = []Mutant{
 		Ours, "S30", "kinds"},
 	{DaemonElsewhere, "Neither cell nor scheduler looks to which machine a task of a daemon job belongs.",
 		Ours, "S30", "kinds"},
+	{CrashesForgotten, "A task is placed again where its copies crashed, although others take it.",
+		Ours, "S42", "crashes"},
 	{QuarantineForEver, "A copy stays in quarantine when its time is over.",
 		Ours, "S36", "quarantine"},
 	{QuarantinePlacedBack, "A task whose copy is in quarantine is placed on that machine again, although others take it.",

@@ -40,7 +40,7 @@ func (c *Cell) lastCrash(t *Task) string {
 		return ""
 	}
 	last := t.past
-	if c.format < formatCrashes || last == nil || last.next == nil || t.state != statePending {
+	if c.format < formatCrashes || mutant.Planted(mutant.CrashesForgotten) || last == nil || last.next == nil || t.state != statePending {
 		return ""
 	}
 	spec := t.job.specOf(t.index).Version

@@ -275,7 +275,7 @@ func (l *look) weigh(machine *cell.Machine, e *estimate) {
 	switch {
 	case e.used.Exceeds(logged) || to.Rises(logged):
 		l.rises = append(l.rises, ch)
-	case to.Differs(logged) && l.nowNs >= e.fallAgainNs:
+	case (to.Differs(logged) || mutant.Planted(mutant.ReservationsAllLogged)) && l.nowNs >= e.fallAgainNs:
 		l.falls = append(l.falls, ch)
 	}
 }

@@ -202,7 +202,10 @@ func (m *masterSide) reserve() {
 	term := m.dutyTerm
 	if op := m.reclaims.Look(m.r.cell); op != nil {
 		op.Principal = ownOp()
-		m.proposeOwn(op, func(*borgpb.Result, error) {
+		m.proposeOwn(op, func(_ *borgpb.Result, err error) {
+			if err != nil {
+				m.r.w.truth.unanswered(term)
+			}
 			if m.reclaims.Term() == term {
 				m.reclaims.Proposed()
 			}

@@ -132,11 +132,8 @@ func (t *truth) placedElsewhere(ev *cell.Event) {
 	if newest != m.Name() {
 		return
 	}
-	for range t.cell.Bans() {
-		return
-	}
 	for o := range t.cell.Machines() {
-		if o != m && t.takes(p.TaskSpec(), o) {
+		if o != m && t.takes(p.TaskSpec(), o) && t.banOf(p.TaskSpec(), o) == nil {
 			t.w.fail("S36: %v is placed on %s, where a copy of it is in quarantine, and %s takes it too", p.TaskID(), m.Name(), o.Name())
 		}
 	}

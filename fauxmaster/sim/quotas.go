@@ -243,6 +243,8 @@ type quotaEntry struct {
 	adopted map[string]bool
 	// The rules changed.
 	ruled bool
+	// A machine may have come to match daemon jobs, and given them a task, which nobody asked for.
+	matched bool
 }
 
 // quotas follows one entry and holds the cell against it.
@@ -370,6 +372,8 @@ func (t *truth) quotaBy(op *borgpb.Op, refused *borgpb.Refusal, has amounts, q *
 		q.ops[o.AdoptJob.User]++
 		q.adopted[o.AdoptJob.User] = true
 		delete(m.asked, cell.JobKey{User: o.AdoptJob.User, Name: o.AdoptJob.Name})
+	case *borgpb.Op_AddMachine, *borgpb.Op_SetMachine:
+		q.matched = true
 	case *borgpb.Op_SetQuotaPolicy:
 		if refused == nil {
 			q.ruled = true
@@ -424,7 +428,7 @@ func (t *truth) quotaHolds(q *quotaEntry) {
 		return
 	}
 	for _, key := range q.admitted {
-		if j := t.cell.Job(key); j != nil && !q.adopted[key.User] {
+		if j := t.cell.Job(key); j != nil && !q.adopted[key.User] && !(q.matched && j.Kind() == borgpb.JobKind_JOB_KIND_DAEMON) {
 			t.letIn(j, q)
 		}
 	}

@@ -16,16 +16,21 @@ import (
 // Reservations of simulated cells: the curve of production, with time a few
 // hundred times as short.
 const (
-	reserveHoldNs   = second
-	reserveHalfNs   = 600 * millisecond
-	reserveMargin   = 175
-	usageEveryNs    = 500 * millisecond
-	spikeFromNs     = 4 * second
-	spikeUntilNs    = 6 * second
-	spikePermille   = 600
-	quietPermille   = 100
-	quietRange      = 300
-	prodPriority    = 120
+	reserveHoldNs = second
+	reserveHalfNs = 600 * millisecond
+	reserveMargin = 175
+	usageEveryNs  = 500 * millisecond
+	spikeFromNs   = 4 * second
+	spikeUntilNs  = 6 * second
+	spikePermille = 600
+	quietPermille = 100
+	quietRange    = 300
+	prodPriority  = 120
+	// What moves by no more than a twentieth, or by no more than this, is not logged.
+	leastMovePart   = 20
+	leastMoveCPU    = 10
+	leastMoveMem    = 4 << 20
+	updateForgotNs  = 10 * second
 	reserveSlackCPU = 1
 )
 
@@ -60,6 +65,7 @@ type reserved struct {
 // used notes what a borglet tells of a copy.
 func (t *truth) used(id borglet.ID, u *borgrpc.Usage) {
 	t.usedMost[id] = max(t.usedMost[id], u.CpuMilliMean)
+	t.usedMostMem[id] = max(t.usedMostMem[id], u.MemBytesPeak)
 	t.usedLast[id] = u.CpuMilliMean
 }
 
@@ -121,6 +127,67 @@ func (t *truth) reserve(machine string, r *borgpb.TaskReservation) {
 		return
 	}
 	t.reserved[id] = reserved{r.CpuMilli, p.Version()}
+}
+
+// moving is a reservation that an entry has, and what its copy reserved before.
+type moving struct {
+	id  borglet.ID
+	was cell.Resources
+	to  *borgpb.TaskReservation
+}
+
+// movingBy are the reservations of an entry that is not applied yet: those that may be set.
+func (t *truth) movingBy(data []byte) (moves []moving) {
+	if !t.w.swarm.reclaims || !placesOnly(data) {
+		return nil
+	}
+	entry := new(borgpb.Entry)
+	if proto.Unmarshal(data, entry) != nil {
+		return nil
+	}
+	for _, data := range entry.Ops {
+		op := new(borgpb.Op)
+		if proto.Unmarshal(data, op) != nil {
+			continue
+		}
+		for _, said := range op.GetReports().GetMachines() {
+			m := t.cell.Machine(said.Machine)
+			for _, r := range said.Reservations {
+				uid, err := cell.ParseUID(r.JobUid)
+				if err != nil || m == nil {
+					continue
+				}
+				if p := m.Copy(cell.CopyID{Job: uid, Index: r.Index, Attempt: r.Attempt}); p != nil && p.Current() && !p.Waits() && !p.Fixed() {
+					was, _, _ := p.Reservation()
+					moves = append(moves, moving{borglet.ID{JobUID: r.JobUid, Index: r.Index, Attempt: r.Attempt}, was, r})
+				}
+			}
+		}
+	}
+	return moves
+}
+
+// unanswered notes that the elected master of a term does not know what became of
+// reservations that it proposed: those that it proposes next begin at others than there are.
+func (t *truth) unanswered(term uint64) { t.blindTerms[term] = true }
+
+// movedFar: S43, a reservation is logged when it has moved far from the one before, or more
+// was used than that. What was decided before an update of its limits may come after it.
+func (t *truth) movedFar(term uint64, moves []moving) {
+	far := func(from, to, least int64) bool { return max(from-to, to-from) > max(from/leastMovePart, least) }
+	for _, x := range moves {
+		at, updated := t.updatedNs[x.id]
+		switch {
+		case t.blindTerms[term], updated && t.w.now-at < updateForgotNs+t.w.swarm.dutyLateNs:
+		case far(x.was.CPUMilli, x.to.CpuMilli, leastMoveCPU), far(x.was.MemBytes, x.to.MemBytes, leastMoveMem):
+			t.w.mark("reservation moved far")
+		case t.usedMost[x.id] > x.was.CPUMilli || t.usedMostMem[x.id] > x.was.MemBytes:
+			// It goes at once, by however little.
+		default:
+			t.w.fail("S43: the reservation of copy %s is logged, and moves from %d to %d thousandths of a core and from %d to %d bytes",
+				x.id, x.was.CPUMilli, x.to.CpuMilli, x.was.MemBytes, x.to.MemBytes)
+		}
+	}
 }
 
 // inView: S24, production is placed by the limits of production, whatever it reserves;

@@ -92,6 +92,11 @@ func TestQuarantines(t *testing.T) {
 	comesTo(t, "quarantine", 3, 8*second, "quarantine begun", "placed with a copy in quarantine")
 }
 
+// TestCrashes: tasks crash again and again, and go elsewhere.
+func TestCrashes(t *testing.T) {
+	comesTo(t, "crashes", 2, 8*second, "kept away from where it crashed")
+}
+
 // TestSavers: alloc sets with savers come, change and go, on machines that are emptied and lost.
 func TestSavers(t *testing.T) {
 	comesTo(t, "savers", 2, 12*second, "alloc with a saver left", "what an alloc left is saved", "what an alloc left is given up")
@@ -136,7 +141,7 @@ func TestRestored(t *testing.T) {
 // TestReclaimed: what production does not use is given to others, while masters
 // follow one another.
 func TestReclaimed(t *testing.T) {
-	comesTo(t, "reclaimed", 5, 12*second, "reservation below the limit", "reservation rose", "placed in reclaimed resources")
+	comesTo(t, "reclaimed", 5, 12*second, "reservation below the limit", "reservation rose", "reservation moved far", "placed in reclaimed resources")
 }
 
 // TestFlood: one user asks for ten times what the log can do, tasks crash, and others go on.
@@ -403,6 +408,9 @@ func TestCheckers(t *testing.T) {
 		},
 		"S28": func(w *World) {
 			w.truth.asks(1, &borgrpc.PollRequest{Machine: "m"}, &borgrpc.PollRequest{Machine: "m", Stops: []*borgrpc.Stop{{}}})
+		},
+		"S43": func(w *World) {
+			w.truth.movedFar(1, []moving{{was: cell.Resources{CPUMilli: 1000, MemBytes: 1 << 30}, to: &borgpb.TaskReservation{CpuMilli: 950, MemBytes: 1<<30 - 1<<20}}})
 		},
 		"L8": func(w *World) {
 			w.swarm.floodAlone, w.now = true, 9*second

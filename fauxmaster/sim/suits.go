@@ -145,14 +145,24 @@ func (t *truth) limited(p *cell.Copy, j *cell.Job, m *cell.Machine) {
 
 // banned: nothing is started that has a package which is banned.
 func (t *truth) banned(p *cell.Copy, m *cell.Machine) {
-	for b := range t.cell.Bans() {
+	for range t.cell.Bans() {
 		t.w.mark("placed beside a ban")
-		for _, k := range p.TaskSpec().GetPackages() {
+	}
+	if b := t.banOf(p.TaskSpec(), m); b != nil {
+		t.w.fail("S20: %v is placed on %s, and %s", p.TaskID(), m.Name(), b.Words())
+	}
+}
+
+// banOf is what keeps a package of a task from being started on a machine; nil: nothing.
+func (t *truth) banOf(task *borgpb.TaskSpec, m *cell.Machine) *cell.Ban {
+	for b := range t.cell.Bans() {
+		for _, k := range task.GetPackages() {
 			if k.GetName() == b.Name() && (b.Digest() == "" || b.Digest() == k.GetDigest()) && (b.Machine() == "" || b.Machine() == m.Name()) {
-				t.w.fail("S20: %v is placed on %s, and %s", p.TaskID(), m.Name(), b.Words())
+				return b
 			}
 		}
 	}
+	return nil
 }
 
 // devices: nobody has more of a device than there is, but for those who wait for

@@ -67,6 +67,10 @@ type truth struct {
 	// What copies were told to use, at most and at last, and what the log has them
 	// reserve. Thousandths of a core.
 	usedMost, usedLast map[borglet.ID]int64
+	// And of memory, at most. Bytes.
+	usedMostMem map[borglet.ID]int64
+	// Terms in which an elected master does not know which reservations were logged.
+	blindTerms map[uint64]bool
 	// When each copy that runs was last given another spec.
 	updatedNs map[borglet.ID]int64
 	reserved  map[borglet.ID]reserved
@@ -81,6 +85,8 @@ type truth struct {
 	// What the ops put in quarantine, in the epoch of that number.
 	kept      kept
 	keptEpoch uint64
+	// Where copies crashed.
+	paired crashModel
 	// What the events say of allocs with savers, and the keys of their sets.
 	saving  saversModel
 	setKeys map[cell.UID]cell.JobKey
@@ -111,6 +117,7 @@ func newTruth(w *World) *truth {
 		disturbed: map[cell.UID]*disturbances{}, rolling: map[cell.JobKey]*rollout{}, forced: map[string]bool{},
 		labelled: labelModel{of: map[labelledObject]map[string]string{}},
 		usedMost: map[borglet.ID]int64{}, usedLast: map[borglet.ID]int64{}, reserved: map[borglet.ID]reserved{}, updatedNs: map[borglet.ID]int64{},
+		usedMostMem: map[borglet.ID]int64{}, blindTerms: map[uint64]bool{},
 	}
 }
 
@@ -159,6 +166,7 @@ func (t *truth) first(e borgmaster.CommittedEntry) {
 	// the cell leaves it to its masters.
 	t.linksOwned = t.cell.Format() >= 4 && t.cell.NumAdmins() > 0
 	t.powersAsked = t.cell.Format() >= cell.FormatPermissions && t.cell.NumAdmins() > 0
+	moves := t.movingBy(e.Data)
 	results, events := t.cell.Apply(e.Index, e.Term, e.Data)
 	t.cell.Flush(nil)
 	t.index = e.Index
@@ -176,11 +184,13 @@ func (t *truth) first(e borgmaster.CommittedEntry) {
 	}
 	t.bands(e, results)
 	t.suits(e, events)
+	t.movedFar(e.Term, moves)
 	t.budgets(e, events)
 	t.labels(e, results)
 	t.quotas(e, results)
 	t.kinds(e, results, events)
 	t.quarantines(e, events)
+	t.pairs(e, events)
 	t.saves(e, events)
 	t.churns(events)
 	t.volumes(e, events)
