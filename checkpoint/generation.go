@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/sstable/block"
@@ -53,7 +54,11 @@ func openGeneration(cfg *Config, name string, readOnly bool) (*generation, error
 		return nil, err
 	}
 	opts, damage := pebbleOptions(cfg, readOnly), new(atomic.Pointer[DamagedError])
-	opts.EventListener = &pebble.EventListener{DataCorruption: func(info pebble.DataCorruptionInfo) {
+	wait := time.Sleep
+	if cfg.Repeatable != nil {
+		wait = nil
+	}
+	opts.EventListener = &pebble.EventListener{BackgroundError: newTrouble(cfg.Logger, wait).heard, DataCorruption: func(info pebble.DataCorruptionInfo) {
 		// Also by a goroutine of the database's own, where a panic would be the end of
 		// this process without a word to whom it is of use.
 		d := &DamagedError{Dir: cfg.Dir, File: info.Path, Err: errors.New(strings.SplitN(info.Details.Error(), "\n", 2)[0])}
