@@ -106,7 +106,7 @@ var Aims = []Aim{
 	{"crashes", "tasks that crash again and again, on few machines that have room and are emptied now and then", 8 * second, func(s *swarm) {
 		s.calm()
 		s.only(map[faultKind]int{killBorglet: 1, crashReplica: 1, killScheduler: 1})
-		s.failures, s.machines, s.drainsPercent, s.tight, s.machineMilli, s.thinkNs, s.jobs = 30, 8, 10, false, 12000, 20*millisecond, 3
+		s.failures, s.machines, s.drainsPercent, s.tight, s.machineMilli, s.thinkNs, s.jobs = 100, 8, 10, false, 12000, 20*millisecond, 3
 	}},
 	{"savers", "alloc sets with savers that come, change and go, on machines that are emptied and lost", 12 * second, func(s *swarm) {
 		s.calm()

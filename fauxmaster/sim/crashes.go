@@ -3,8 +3,6 @@ package sim
 import (
 	"slices"
 
-	"google.golang.org/protobuf/proto"
-
 	"borg/borgmaster"
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
@@ -79,15 +77,7 @@ func (t *truth) pairs(e borgmaster.CommittedEntry, events []cell.Event) {
 // reportedFailed are the copies of which an entry reports that they failed.
 func reportedFailed(data []byte) map[cell.CopyID]bool {
 	failed := map[cell.CopyID]bool{}
-	entry := new(borgpb.Entry)
-	if proto.Unmarshal(data, entry) != nil {
-		return failed
-	}
-	for _, data := range entry.Ops {
-		op := new(borgpb.Op)
-		if proto.Unmarshal(data, op) != nil {
-			continue
-		}
+	for _, op := range opsOf(data) {
 		for _, m := range op.GetReports().GetMachines() {
 			for _, r := range m.Tasks {
 				uid, err := cell.ParseUID(r.JobUid)

@@ -3,8 +3,6 @@ package sim
 import (
 	"fmt"
 
-	"google.golang.org/protobuf/proto"
-
 	"borg/borgmaster"
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
@@ -82,15 +80,7 @@ func (t *truth) quarantines(e borgmaster.CommittedEntry, events []cell.Event) {
 // keptFor is for how long the op behind an event has a copy kept. Several of one entry
 // may be of one task, one after the other; the longest counts.
 func (t *truth) keptFor(e borgmaster.CommittedEntry, ev *cell.Event) (ns int64) {
-	entry := new(borgpb.Entry)
-	if proto.Unmarshal(e.Data, entry) != nil {
-		return 0
-	}
-	for _, data := range entry.Ops {
-		op := new(borgpb.Op)
-		if proto.Unmarshal(data, op) != nil {
-			continue
-		}
+	for _, op := range opsOf(e.Data) {
 		if o := op.GetQuarantineTask(); o != nil && o.User == ev.Key.User && o.Name == ev.Key.Name && o.Index == ev.Task {
 			ns = max(ns, o.ForNs)
 		}

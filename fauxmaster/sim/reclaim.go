@@ -9,8 +9,6 @@ import (
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/scheduler/reservation"
-
-	"google.golang.org/protobuf/proto"
 )
 
 // Reservations of simulated cells: the curve of production, with time a few
@@ -82,15 +80,7 @@ func (t *truth) updated(events []cell.Event) {
 // reserves: S24, a reservation rises because more is used, whoever is elected: never
 // beyond the most that was told of the copy, and the margin.
 func (t *truth) reserves(e borgmaster.CommittedEntry) (any bool) {
-	entry := new(borgpb.Entry)
-	if proto.Unmarshal(e.Data, entry) != nil {
-		return false
-	}
-	for _, data := range entry.Ops {
-		op := new(borgpb.Op)
-		if proto.Unmarshal(data, op) != nil {
-			continue
-		}
+	for _, op := range opsOf(e.Data) {
 		for _, m := range op.GetReports().GetMachines() {
 			for _, r := range m.Reservations {
 				any = true
@@ -141,15 +131,7 @@ func (t *truth) movingBy(data []byte) (moves []moving) {
 	if !t.w.swarm.reclaims || !placesOnly(data) {
 		return nil
 	}
-	entry := new(borgpb.Entry)
-	if proto.Unmarshal(data, entry) != nil {
-		return nil
-	}
-	for _, data := range entry.Ops {
-		op := new(borgpb.Op)
-		if proto.Unmarshal(data, op) != nil {
-			continue
-		}
+	for _, op := range opsOf(data) {
 		for _, said := range op.GetReports().GetMachines() {
 			m := t.cell.Machine(said.Machine)
 			for _, r := range said.Reservations {
