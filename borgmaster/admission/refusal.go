@@ -30,15 +30,16 @@ func (r *Refusal) Error() string {
 }
 
 func refuse(user string, retryNs int64, bound, why string, args ...any) *Refusal {
-	// Whole tens of milliseconds, for people.
-	retryNs = min(max(retryNs, minRetryNs), maxRetryNs) / 10e6 * 10e6
-	return &Refusal{User: user, Why: fmt.Sprintf(why, args...), Bound: bound, RetryNs: retryNs}
+	return &Refusal{User: user, Why: fmt.Sprintf(why, args...), Bound: bound, RetryNs: retryIn(retryNs)}
 }
+
+// retryIn is within bounds, and in whole tens of milliseconds, for people.
+func retryIn(ns int64) int64 { return min(max(ns, minRetryNs), maxRetryNs) / 10e6 * 10e6 }
 
 // later is the same for who asks again before so long is over.
 func (r *Refusal) later(ns int64) *Refusal {
 	again := *r
-	again.RetryNs = min(max(ns+r.RetryNs/2, minRetryNs), maxRetryNs) / 10e6 * 10e6
+	again.RetryNs = retryIn(ns + r.RetryNs/2)
 	return &again
 }
 

@@ -98,33 +98,19 @@ func (c *Cell) applyEntry(data []byte) []*borgpb.Result {
 func readEntry(data []byte) (*borgpb.Entry, bool) {
 	const cellTime, wallTime, ops = 1, 2, 3
 	entry := new(borgpb.Entry)
-	for len(data) > 0 {
-		field, kind, n := protowire.ConsumeTag(data)
-		if n < 0 {
-			return nil, false
-		}
-		data = data[n:]
-		var number uint64
-		var op []byte
+	return entry, eachField(data, func(field protowire.Number, number uint64, value []byte) bool {
 		switch {
-		case kind == protowire.VarintType && field == cellTime:
-			number, n = protowire.ConsumeVarint(data)
+		case field == cellTime && value == nil:
 			entry.CellTimeNs = int64(number)
-		case kind == protowire.VarintType && field == wallTime:
-			number, n = protowire.ConsumeVarint(data)
+		case field == wallTime && value == nil:
 			entry.WallTimeNs = int64(number)
-		case kind == protowire.BytesType && field == ops:
-			op, n = protowire.ConsumeBytes(data)
-			entry.Ops = append(entry.Ops, op)
+		case field == ops && value != nil:
+			entry.Ops = append(entry.Ops, value)
 		default:
-			return nil, false
+			return false
 		}
-		if n < 0 {
-			return nil, false
-		}
-		data = data[n:]
-	}
-	return entry, true
+		return true
+	})
 }
 
 // applyOp decodes, checks and commits one op. The result is res, or that of the first

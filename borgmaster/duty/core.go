@@ -828,8 +828,13 @@ func (b *downBudget) left(now int64, machines int, percent uint32) int {
 		return machines
 	}
 	perMinute, each, burst := downRate(machines, percent)
+	return int(max(min((now+burst-max(b.wholeNs, now))/each, perMinute-int64(len(b.lately(now)))), 0))
+}
+
+// lately are those of the minute before.
+func (b *downBudget) lately(now int64) []int64 {
 	old, _ := slices.BinarySearch(b.takenNs, now-downMinuteNs+1)
-	return int(max(min((now+burst-max(b.wholeNs, now))/each, perMinute-int64(len(b.takenNs)-old)), 0))
+	return b.takenNs[old:]
 }
 
 func (b *downBudget) take(now int64, machines int, percent uint32) bool {
@@ -838,8 +843,7 @@ func (b *downBudget) take(now int64, machines int, percent uint32) bool {
 	}
 	_, each, _ := downRate(machines, percent)
 	b.wholeNs = max(b.wholeNs, now) + each
-	old, _ := slices.BinarySearch(b.takenNs, now-downMinuteNs+1)
-	b.takenNs = append(slices.Delete(b.takenNs, 0, old), now)
+	b.takenNs = append(b.lately(now), now)
 	return true
 }
 
