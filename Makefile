@@ -89,10 +89,11 @@ sim: ## whole cells with faults, from seeds: make sim [SEED=1] [SEEDS=1] [DURATI
 	@$(BIN)/fauxmaster faults --seed $(SEED) --seeds $(SEEDS) --duration $(DURATION) $(if $(TRACE),--trace) \
 		$(if $(STATE),--state $(STATE)) $(if $(REPLAY),--replay $(REPLAY)) $(if $(filter 1,$(SEEDS)),,--bench $(BIN)/bench.json)
 
-sim-disk: ## a disk that fails at each write of a run, in each role and way: make sim-disk [SEED=1] [EVERY=1] [STATE=file]
+sim-disk: ## a disk that fails at each write of a run, in each role and way: make sim-disk [SEED=1] [EVERY=1] [STATE=file]; merges bin/bench.json
 	@mkdir -p $(BIN)
 	@$(GO) build -buildvcs=auto -o $(BIN)/ ./cmd/fauxmaster
-	@$(BIN)/fauxmaster faults --disk-sweep --seed $(SEED) $(if $(EVERY),--every $(EVERY)) $(if $(STATE),--state $(STATE))
+	@$(BIN)/fauxmaster faults --disk-sweep --seed $(SEED) --bench $(BIN)/bench.json \
+		$(if $(EVERY),--every $(EVERY)) $(if $(STATE),--state $(STATE))
 
 mutants: ## plant each known bug and see that the simulator finds it: make mutants [ONLY=name]; merges bin/bench.json
 	@mkdir -p $(BIN)

@@ -125,8 +125,29 @@ func run(area, out, benchtime, tags string) error {
 		}
 		found = append(found, more...)
 	}
-	print(found)
+	fmt.Printf("\n%s, %s, commit %s\n", found[0].Machine, found[0].Date, found[0].Commit)
+	print(found, false)
+	if area == "" || area == "all" {
+		if err := printKept(out, found); err != nil {
+			return err
+		}
+	}
 	return figures.Merge(out, found)
+}
+
+// printKept prints the figures of a file that were not measured now: those of areas that are
+// measured alone, of the simulator's runs, of chaos.
+func printKept(file string, now []figures.Figure) error {
+	kept, err := figures.Read(file)
+	kept = slices.DeleteFunc(kept, func(old figures.Figure) bool {
+		return slices.ContainsFunc(now, func(f figures.Figure) bool { return f.Name == old.Name })
+	})
+	if err != nil || len(kept) == 0 {
+		return err
+	}
+	fmt.Printf("\nmeasured before, as %s has it\n", file)
+	print(kept, true)
+	return nil
 }
 
 // measure runs benchmarks and returns the figures that they report.
@@ -206,12 +227,19 @@ func parse(r io.Reader) ([]figures.Figure, error) {
 	return found, nil
 }
 
-func print(found []figures.Figure) {
-	fmt.Printf("\n%s, %s, commit %s\n", found[0].Machine, found[0].Date, found[0].Commit)
+// print prints figures as a table; dated: each with its day and commit.
+func print(found []figures.Figure, dated bool) {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "FIGURE\tVALUE\tUNIT")
+	row := func(f figures.Figure, value string) {
+		fmt.Fprintf(w, "%s\t%s\t%s", f.Name, value, f.Unit)
+		if dated {
+			fmt.Fprintf(w, "\t%s\t%s", f.Date, f.Commit)
+		}
+		fmt.Fprintln(w)
+	}
+	row(figures.Figure{Name: "FIGURE", Unit: "UNIT", Date: "DATE", Commit: "COMMIT"}, "VALUE")
 	for _, f := range found {
-		fmt.Fprintf(w, "%s\t%s\t%s\n", f.Name, strconv.FormatFloat(f.Value, 'f', -1, 64), f.Unit)
+		row(f, strconv.FormatFloat(f.Value, 'f', -1, 64))
 	}
 	w.Flush()
 }

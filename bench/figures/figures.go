@@ -30,8 +30,8 @@ type Figure struct {
 
 // units tells the unit from how a name ends; the first that matches counts.
 var units = []struct{ suffix, unit string }{
-	{"_per_s", "1/s"}, {".per_s", "1/s"}, {"_per_cpu_s", "1/s"}, {".seconds", "s"}, {"cpu_seconds", "s"}, {".ms", "ms"}, {".ratio", "ratio"},
-	{"bytes_per_task", "B"}, {"_bytes", "B"}, {".bytes", "B"}, {"_ms", "ms"}, {"_us", "us"}, {"_s", "s"}, {"_ratio", "ratio"}, {"_percent", "%"}, {"_pct", "%"},
+	{"bytes_per_s", "B/s"}, {"_per_s", "1/s"}, {".per_s", "1/s"}, {"_per_cpu_s", "1/s"}, {".seconds", "s"}, {"cpu_seconds", "s"}, {".ms", "ms"}, {".ratio", "ratio"},
+	{"bytes_per_task", "B"}, {"_bytes", "B"}, {".bytes", "B"}, {"_ms", "ms"}, {"_us", "us"}, {"_s", "s"}, {"_ratio", "ratio"}, {"_percent", "%"}, {"_percent_of_full", "%"}, {"_pct", "%"},
 	{"_seconds", "s"}, {"_cores", "cores"}, {".cores", "cores"}, {"_mib", "MiB"}, {"_entries", "entries"},
 }
 
@@ -52,25 +52,33 @@ func unitOf(name string) string {
 	return ""
 }
 
-// Merge replaces the figures of the same names in the file and keeps the rest.
-func Merge(path string, figures []Figure) error {
-	var all []Figure
+// Read returns the figures of a file: none, if there is no file.
+func Read(path string) (all []Figure, err error) {
 	data, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
 	case err != nil:
-		return fmt.Errorf("read earlier figures: %w", err)
-	default:
-		if err := json.Unmarshal(data, &all); err != nil {
-			return fmt.Errorf("read earlier figures in %s: %w", path, err)
-		}
+		return nil, fmt.Errorf("read earlier figures: %w", err)
+	}
+	if err := json.Unmarshal(data, &all); err != nil {
+		return nil, fmt.Errorf("read earlier figures in %s: %w", path, err)
+	}
+	return all, nil
+}
+
+// Merge replaces the figures of the same names in the file and keeps the rest.
+func Merge(path string, figures []Figure) error {
+	all, err := Read(path)
+	if err != nil {
+		return err
 	}
 	all = slices.DeleteFunc(all, func(old Figure) bool {
 		return slices.ContainsFunc(figures, func(f Figure) bool { return f.Name == old.Name })
 	})
 	all = append(all, figures...)
 	sort.Slice(all, func(i, j int) bool { return all[i].Name < all[j].Name })
-	data, err = json.MarshalIndent(all, "", "  ")
+	data, err := json.MarshalIndent(all, "", "  ")
 	if err != nil {
 		return err
 	}

@@ -30,6 +30,7 @@ func TestMergeKeepsOtherFigures(t *testing.T) {
 func TestUnits(t *testing.T) {
 	for name, want := range map[string]string{
 		"master.reads.per_s": "1/s", "master.flood.capacity_per_s": "1/s", "master.state_1m.bytes": "B", "master.state_1m.heap_bytes": "B",
+		"master.steady10k.leader_inbound_bytes_per_s": "B/s", "master.steady10k.leader_inbound_percent_of_full": "%",
 		"master.transfer.median_ms": "ms", "master.coverage10k.seconds": "s", "master.elect10k.coverage_seconds": "s", "master.reads.served_by": "",
 	} {
 		if got := New(name, 1).Unit; got != want {

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -64,21 +63,14 @@ func TestSimulateSeeds(t *testing.T) {
 	if code != cli.OK || row(out, "seeds") != "3 of 3" || row(out, "runs made again") != "4" || row(out, "replay differences") != "0" {
 		t.Fatalf("exit %d\n%s%s", code, out, errs)
 	}
-	var found []figures.Figure
-	data, err := os.ReadFile(bench)
-	if err == nil {
-		err = json.Unmarshal(data, &found)
-	}
-	values := map[string]float64{}
-	for _, f := range found {
-		values[f.Name] = f.Value
-	}
-	if err != nil || values["sim.seconds_per_seed"] <= 0 || values["sim.acknowledged_per_seed_min"] <= 0 || len(values) < 4 {
-		t.Errorf("figures %v: %v", values, err)
+	values := readBench(t, bench)
+	if values["sim.seconds_per_seed"] <= 0 || values["sim.acknowledged_per_seed_min"] <= 0 || len(values) < 4 {
+		t.Errorf("figures %v", values)
 	}
 
 	// As if it had been ended while it wrote the third.
-	if data, err = os.ReadFile(file); err != nil {
+	data, err := os.ReadFile(file)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(file, data[:len(data)-20], 0o600); err != nil {
@@ -98,6 +90,20 @@ func TestSimulateSeeds(t *testing.T) {
 	if code, _, errs = simulateIt(t.Context(), args...); code != cli.Conflict || !strings.Contains(errs, "another build") {
 		t.Errorf("another build: exit %d\n%s", code, errs)
 	}
+}
+
+// readBench is what a file of figures holds, by name; nothing, if there is no file.
+func readBench(t *testing.T, file string) map[string]float64 {
+	t.Helper()
+	all, err := figures.Read(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]float64{}
+	for _, f := range all {
+		values[f.Name] = f.Value
+	}
+	return values
 }
 
 // TestSimulateInterrupted prints what was done.

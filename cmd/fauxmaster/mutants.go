@@ -98,8 +98,7 @@ func mutants(ctx *ucli.Context) error {
 		return err
 	}
 	if file := ctx.String("bench"); file != "" && len(trials) == len(mutant.All) {
-		killed := figures.New("sim.mutants_killed", float64(len(trials)-survived))
-		if err := figures.Merge(file, []figures.Figure{killed, figures.New("sim.mutants_survived", float64(survived))}); err != nil {
+		if err := figures.Merge(file, mutantFigures(len(trials), survived)); err != nil {
 			return cli.Errorf(cli.Failed, "write figures: %w", err)
 		}
 	}
@@ -107,6 +106,14 @@ func mutants(ctx *ucli.Context) error {
 		return cli.Errorf(cli.Failed, "%d mutants survived, %d seeds without one show a violation", survived, dirty)
 	}
 	return nil
+}
+
+// mutantFigures are those of a run of all mutants.
+func mutantFigures(planted, survived int) []figures.Figure {
+	return []figures.Figure{
+		figures.New("sim.mutants", float64(planted)), figures.New("sim.mutants_killed", float64(planted-survived)),
+		figures.New("sim.mutants_survived", float64(survived)),
+	}
 }
 
 func chooseTrials(ctx *ucli.Context) ([]*trial, error) {

@@ -10,6 +10,7 @@ import (
 
 	ucli "github.com/urfave/cli/v2"
 
+	"borg/bench/figures"
 	"borg/cli"
 	"borg/fauxmaster/sim"
 )
@@ -175,10 +176,29 @@ func (s *simulation) runSweep(ctx *ucli.Context) error {
 		return cli.Errorf(cli.Interrupted, "interrupted after %d of %d runs", runs, len(items)).Hint("with --state FILE the same command goes on where it was")
 	case err != nil || werr != nil:
 		return cli.Errorf(cli.Failed, "run the sweep: %w", errors.Join(err, werr))
-	case failed > 0:
+	}
+	if file := ctx.String("bench"); file != "" && s.sweep.everywhere() {
+		if err := figures.Merge(file, sweepFigures(runs, failed, s.sweep.every)); err != nil {
+			return cli.Errorf(cli.Failed, "write figures into %s: %w", file, err)
+		}
+	}
+	if failed > 0 {
 		return cli.Errorf(cli.Failed, "of %d runs %d show a violation", runs, failed)
 	}
 	return nil
+}
+
+// everywhere: it is of each role and way, and not of one write.
+func (s *sweep) everywhere() bool {
+	return s.write == 0 && len(s.roles) == len(sim.DiskRoles) && len(s.kinds) == len(sim.DiskKinds)
+}
+
+// sweepFigures are those of a sweep of every so many writes, of 1 for all.
+func sweepFigures(runs, failed, every int) []figures.Figure {
+	return []figures.Figure{
+		figures.New("sim.disk_sweep.runs", float64(runs)), figures.New("sim.disk_sweep.violations", float64(failed)),
+		figures.New("sim.disk_sweep.every_writes", float64(every)),
+	}
 }
 
 func (s *sweep) print(of *simulation) (failed, runs int, err error) {

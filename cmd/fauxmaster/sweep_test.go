@@ -13,11 +13,18 @@ import (
 // TestSweep lets a disk fail at a few of the writes of a short run, in each role and
 // way, and goes on where an earlier run was.
 func TestSweep(t *testing.T) {
-	state := filepath.Join(t.TempDir(), "sweep")
+	state, bench := filepath.Join(t.TempDir(), "sweep"), filepath.Join(t.TempDir(), "bench.json")
 	args := []string{"--disk-sweep", "--duration", "6s", "--every", "100", "--state", state}
-	code, out, errs := simulateIt(t.Context(), args...)
+	code, out, errs := simulateIt(t.Context(), append(args, "--bench", bench)...)
 	if code != cli.OK {
 		t.Fatalf("exit code %d: %s%s", code, out, errs)
+	}
+	values := readBench(t, bench)
+	if runs := values["sim.disk_sweep.runs"]; runs < float64(len(sim.DiskRoles)*len(sim.DiskKinds)) || values["sim.disk_sweep.every_writes"] != 100 {
+		t.Errorf("figures %v", values)
+	}
+	if failed, is := values["sim.disk_sweep.violations"]; failed != 0 || !is {
+		t.Errorf("figures %v", values)
 	}
 	for _, role := range sim.DiskRoles {
 		if !strings.Contains(out, "writes of a "+role+": ") || strings.Contains(out, "writes of a "+role+": 0\n") {
@@ -32,6 +39,14 @@ func TestSweep(t *testing.T) {
 	code, out, _ = simulateIt(t.Context(), args...)
 	if code != cli.OK || !strings.Contains(out, "are in "+state+" already") {
 		t.Errorf("a second time: exit code %d: %s", code, out)
+	}
+	// What is of one role only is no figure of the sweep.
+	part := filepath.Join(t.TempDir(), "bench.json")
+	if code, out, _ = simulateIt(t.Context(), append(args, "--role", sim.DiskRoles[0], "--bench", part)...); code != cli.OK {
+		t.Errorf("one role: exit code %d: %s", code, out)
+	}
+	if values := readBench(t, part); len(values) > 0 {
+		t.Errorf("one role: figures %v", values)
 	}
 	for _, wrong := range [][]string{
 		{"--disk-sweep", "--role", "king"}, {"--disk-sweep", "--seeds", "2"}, {"--every", "2"}, {"--disk-sweep", "--every", "0"},
