@@ -7,7 +7,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"borg/borgmaster/cell"
+	"borg/identity"
 	"borg/pages"
+	"borg/proto/door"
 )
 
 // figures are what is read when somebody asks for metrics: names end in their units,
@@ -51,6 +53,7 @@ var figures = []pages.Figure{
 	{Name: "admission_light_seconds", Help: "How long the log took of late for changes of users who ask for little."},
 	{Name: "admission_quiet_seconds", Help: "How long it takes for them in quiet, as far as was seen."},
 	{Name: "crash_reports_held_total", Help: "Reports of crashes that were left for later because their jobs have many."},
+	{Name: "received_bytes_total", Help: "Bytes read from connections, without what TLS adds, by the role of who is on the other end.", Labels: []string{"from"}},
 	{Name: "lane_items", Help: "What waits or is under way, by lane.", Labels: []string{"lane"}},
 	{Name: "lane_limit_items", Help: "How much may wait or be under way, by lane.", Labels: []string{"lane"}},
 }
@@ -152,6 +155,9 @@ func (m *Master) read(r *pages.Reading) {
 	r.Set("admission_light_seconds", float64(a.LightNs)/1e9)
 	r.Set("admission_quiet_seconds", float64(a.BaseNs)/1e9)
 	r.Set("crash_reports_held_total", float64(l.shard.CrashesHeld))
+	for _, role := range []identity.Role{identity.Master, identity.Borglet, identity.User, identity.Task} {
+		r.Set("received_bytes_total", float64(door.Received(role)), string(role))
+	}
 	for _, q := range l.lanes() {
 		r.Set("lane_items", float64(q.waiting), q.label)
 		r.Set("lane_limit_items", float64(q.most), q.label)

@@ -56,8 +56,8 @@ func TestOneCallerKeepsNobodyOut(t *testing.T) {
 	for _, conn := range conns {
 		conn.Close()
 	}
-	if len(c.conns) != 2 || c.conns[alice] != 1 || len(c.answers) != 2 {
-		t.Errorf("when hers were closed the door still counts %v", c.conns)
+	if len(c.callers) != 2 || c.callers[alice].conns.Load() != 1 {
+		t.Errorf("when hers were closed the door still counts %d callers, and of hers %d", len(c.callers), c.callers[alice].conns.Load())
 	}
 
 	here, there := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 1}, &net.TCPAddr{IP: net.IPv4(10, 0, 0, 2), Port: 1}

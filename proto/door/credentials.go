@@ -30,10 +30,27 @@ type authInfo struct {
 	foreign bool
 	// Calls under way on this connection; nil: they are not counted.
 	calls *atomic.Int32
-	// Bytes of answers that the caller has not read, on all his connections.
-	answers *atomic.Int64
+	// What the caller has here, on all his connections; nil: it is not counted.
+	here *present
+	// What is read from this connection goes through it; nil: a socket.
+	in *readingConn
 	// Ends this connection; nil: it is not ended for who is slow.
 	hangUp func()
+}
+
+// conns is how many connections the caller has.
+func (a *authInfo) conns() int64 {
+	if a.here == nil {
+		return 1
+	}
+	return a.here.conns.Load()
+}
+
+// rest has nothing read from the connection for so long.
+func (a *authInfo) rest(d time.Duration) {
+	if a.in != nil {
+		a.in.rest(d)
+	}
 }
 
 // AuthType implements credentials.AuthInfo.
@@ -146,14 +163,15 @@ func (c *serverCredentials) shake(raw net.Conn) (net.Conn, authInfo, error) {
 	who, err := callerOn(own, info)
 	var counted net.Conn
 	if err == nil {
-		counted, who.answers, err = c.crowd.admit(conn, who.name)
+		who.in = reading(conn, who.name)
+		counted, who.here, err = c.crowd.admit(who.in, who.name)
 	}
 	if err != nil {
 		conn.Close()
 		return nil, authInfo{}, err
 	}
 	who.calls = new(atomic.Int32)
-	if who.answers != nil {
+	if who.here != nil {
 		who.hangUp = func() { counted.Close() }
 	}
 	return counted, who, nil
@@ -288,7 +306,7 @@ func (c *clientCredentials) ClientHandshake(ctx context.Context, authority strin
 		conn.Close()
 		return nil, nil, err
 	}
-	return &tellingConn{Conn: conn, who: who.name, own: own}, who, nil
+	return &tellingConn{Conn: reading(conn, who.name), who: who.name, own: own}, who, nil
 }
 
 func (c *clientCredentials) Clone() credentials.TransportCredentials {

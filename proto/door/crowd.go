@@ -30,6 +30,9 @@ const (
 	// again is told a longer one each time.
 	refusedPart                     = 4
 	refusedPause, refusedPauseLimit = 2 * time.Millisecond, 100 * time.Millisecond
+	// And for so long for each connection that the caller has: to be refused on many costs
+	// no more than on few.
+	refusedPauseEach = 2 * time.Millisecond
 )
 
 // crowd counts who is at a door, so that nobody keeps others out.
@@ -38,13 +41,19 @@ type crowd struct {
 	// By host; guarded by mu.
 	handshakes map[string]int
 	// By caller, without masters; guarded by mu.
-	conns map[identity.Name]int
-	// Bytes of answers that each of them has not read; guarded by mu.
-	answers map[identity.Name]*atomic.Int64
+	callers map[identity.Name]*present
+}
+
+// present is what one caller has at a door.
+type present struct {
+	// His connections. Changed with mu.
+	conns atomic.Int64
+	// Bytes of answers that he has not read, on all of them.
+	answers atomic.Int64
 }
 
 func newCrowd() *crowd {
-	return &crowd{handshakes: make(map[string]int), conns: make(map[identity.Name]int), answers: make(map[identity.Name]*atomic.Int64)}
+	return &crowd{handshakes: make(map[string]int), callers: make(map[identity.Name]*present)}
 }
 
 // enter is called before a handshake; leave when it has ended.
@@ -62,25 +71,29 @@ func (c *crowd) enter(addr net.Addr) (leave func(), err error) {
 	return func() { c.less(func() { decrement(c.handshakes, host) }) }, nil
 }
 
-// admit counts a connection of a caller who is known until it is closed.
-func (c *crowd) admit(conn net.Conn, name identity.Name) (net.Conn, *atomic.Int64, error) {
+// admit counts a connection of a caller who is known until it is closed. Masters are not
+// counted.
+func (c *crowd) admit(conn net.Conn, name identity.Name) (net.Conn, *present, error) {
 	if name.Role == identity.Master {
 		return conn, nil, nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.conns[name] >= maxConnsOfOne {
+	here := c.callers[name]
+	if here == nil {
+		here = new(present)
+		c.callers[name] = here
+	}
+	if here.conns.Load() >= maxConnsOfOne {
 		return nil, nil, fmt.Errorf("%s has %d connections already", name.Words(), maxConnsOfOne)
 	}
-	if c.conns[name]++; c.answers[name] == nil {
-		c.answers[name] = new(atomic.Int64)
-	}
+	here.conns.Add(1)
 	leave := func() {
-		if decrement(c.conns, name); c.conns[name] == 0 {
-			delete(c.answers, name)
+		if here.conns.Add(-1) == 0 {
+			delete(c.callers, name)
 		}
 	}
-	return &countedConn{Conn: conn, leave: sync.OnceFunc(func() { c.less(leave) })}, c.answers[name], nil
+	return &countedConn{Conn: conn, leave: sync.OnceFunc(func() { c.less(leave) })}, here, nil
 }
 
 func (c *crowd) less(f func()) {
@@ -105,14 +118,16 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// restAfter is how long nothing is read from a connection after a call on it was refused.
-func restAfter(refused error) time.Duration {
-	return min(max(RetryAfter(refused)/refusedPart, refusedPause), refusedPauseLimit)
+// restAfter is how long nothing is read from a connection after a call on it was refused, of
+// a caller who has so many.
+func restAfter(refused error, conns int64) time.Duration {
+	rest := min(max(RetryAfter(refused)/refusedPart, refusedPause), refusedPauseLimit)
+	return max(rest, refusedPauseEach*time.Duration(conns))
 }
 
 // tap refuses a call before anything of its message is read: one that is not for
-// this caller's role, and one too many. It is called by the goroutine of the
-// connection, which reads nothing else meanwhile; guard looks again, at more.
+// this caller's role, and one too many. It is called by the goroutine that reads from the
+// connection, and holds its lock; guard looks again, at more.
 func (c *Config) tap(ctx context.Context, call *tap.Info) (context.Context, error) {
 	p, _ := peer.FromContext(ctx)
 	if p == nil {
@@ -133,8 +148,8 @@ func (c *Config) tap(ctx context.Context, call *tap.Info) (context.Context, erro
 	if err == nil && info.name.Role != identity.Master && c.Admit != nil {
 		if err = c.Admit(call.FullMethodName, info.name); err != nil {
 			// Nothing else is read from this connection meanwhile: whoever goes on asking
-			// is slowed down by it, and costs less.
-			time.Sleep(restAfter(err))
+			// is slowed down by it, and costs less. To sleep here would keep its lock.
+			info.rest(restAfter(err, info.conns()))
 		}
 	}
 	if err != nil {

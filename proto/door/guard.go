@@ -305,7 +305,7 @@ func (s *repeatedCalls) RecvMsg(m any) error {
 	err := s.config.believed(&s.other)
 	if err == nil && s.config.Admit != nil {
 		if err = s.config.Admit(s.method, s.other.name); err != nil {
-			time.Sleep(restAfter(err))
+			time.Sleep(restAfter(err, s.other.conns()))
 		}
 	}
 	return err

@@ -115,7 +115,7 @@ func (callCounter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Cont
 	if !ok || info.hangUp == nil || info.name.Role == identity.Master {
 		return ctx
 	}
-	return context.WithValue(ctx, patienceKey{}, &patience{timer: time.AfterFunc(slowTimeout, info.hangUp), answers: info.answers})
+	return context.WithValue(ctx, patienceKey{}, &patience{timer: time.AfterFunc(slowTimeout, info.hangUp), answers: &info.here.answers})
 }
 
 // authOf is who is on the other end of the connection of a call that is being served, be it
