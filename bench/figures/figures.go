@@ -31,7 +31,7 @@ type Figure struct {
 // units tells the unit from how a name ends; the first that matches counts.
 var units = []struct{ suffix, unit string }{
 	{"bytes_per_s", "B/s"}, {"_per_s", "1/s"}, {".per_s", "1/s"}, {"_per_cpu_s", "1/s"}, {".seconds", "s"}, {"cpu_seconds", "s"}, {".ms", "ms"}, {".ratio", "ratio"},
-	{"bytes_per_task", "B"}, {"_bytes", "B"}, {".bytes", "B"}, {"_ms", "ms"}, {"_us", "us"}, {"_s", "s"}, {"_ratio", "ratio"}, {"_percent", "%"}, {"_percent_of_full", "%"}, {"_pct", "%"},
+	{"bytes_per_task", "B"}, {"_bytes", "B"}, {".bytes", "B"}, {"_ms", "ms"}, {"_us", "us"}, {"_s", "s"}, {"_ratio", "ratio"}, {"_percent", "%"}, {"_percent_of_full", "%"}, {"_percent_of_states", "%"}, {"_pct", "%"},
 	{"_seconds", "s"}, {"_cores", "cores"}, {".cores", "cores"}, {"_mib", "MiB"}, {"_entries", "entries"},
 }
 

@@ -35,8 +35,9 @@ type afarOrder struct {
 	// File of the cell's authority.
 	Authority string
 	Masters   []string
-	// Changes that are asked for in a second.
-	PerS float64
+	// Changes that are asked for in a second, over so many connections to each master.
+	PerS  float64
+	Conns int
 	// Be a thousand slow clients besides.
 	Slow bool
 	// Not zero: ask nothing, and take this part of the time of each processor.
@@ -57,8 +58,9 @@ type standIn struct {
 	ServeNs, ReadNs int64
 }
 
-// afarCounts are what a flood has come to so far.
-type afarCounts struct{ Made, Done, Refused, Untold int64 }
+// afarCounts are what a flood has come to so far. Of the calls that it wanted to make, Made,
+// the masters had room for those that were sent.
+type afarCounts struct{ Made, Sent, Done, Refused, Untold, Failed, Late, Conns int64 }
 
 // afar is somebody in a process of his own.
 type afar struct {
@@ -71,7 +73,7 @@ type afar struct {
 // floodFromAfar begins to ask for so many changes a second, and to be slow.
 func (m *masterBench) floodFromAfar(perS float64, slow bool) *afar {
 	m.Helper()
-	return m.fromAfar(afarOrder{Cell: m.cell.Name, Authority: m.cell.authorityFile(), Masters: m.cell.masterAddrs(), PerS: perS, Slow: slow})
+	return m.fromAfar(afarOrder{Cell: m.cell.Name, Authority: m.cell.authorityFile(), Masters: m.cell.masterAddrs(), PerS: perS, Conns: benchFloodConns(), Slow: slow})
 }
 
 // burnFromAfar takes as much processor time as a flood took, and asks the cell for
@@ -169,7 +171,12 @@ func afarMain(order string) error {
 	if o.Stand != nil {
 		return o.Stand.serve()
 	}
-	if err := yield(); err != nil {
+	// Who lists has his share of the processors; a flood takes what is left over, at any moment.
+	policy := uint32(unix.SCHED_NORMAL)
+	if o.Burn > 0 || o.PerS > 0 || o.Slow {
+		policy = unix.SCHED_IDLE
+	}
+	if err := yield(policy); err != nil {
 		return err
 	}
 	if o.Burn > 0 {
@@ -206,11 +213,7 @@ func afarMain(order string) error {
 	if err != nil {
 		return err
 	}
-	f, err := dialFlooder(o.Masters, floods)
-	if err != nil {
-		return err
-	}
-	defer f.close()
+	f := &openFlood{who: floods}
 	ctx, stop := context.WithCancel(context.Background())
 	var at sync.WaitGroup
 	defer at.Wait()
@@ -218,9 +221,11 @@ func afarMain(order string) error {
 	if o.Slow {
 		slow(ctx, o.Masters, crawls, &at)
 	}
-	at.Go(func() { f.flood(ctx, o.PerS) })
+	if o.PerS > 0 {
+		f.begin(ctx, o.Masters, o.Conns, o.PerS, &at)
+	}
 	return answers(func() (afarCounts, error) {
-		return afarCounts{f.made.Load(), f.done.Load(), f.refused.Load(), f.untold.Load()}, nil
+		return afarCounts{f.offered(), f.made.Load(), f.done.Load(), f.refused.Load(), f.untold.Load(), f.failed.Load(), f.late.Load(), f.conns.Load()}, nil
 	})
 }
 
@@ -324,16 +329,19 @@ func spend(ns int64) error {
 	return err
 }
 
+// burnTick is how often a burst begins: several connections' calls are due in it.
+const burnTick = 5 * time.Millisecond
+
 // burn keeps each processor busy for a part of the time until nobody asks any more.
 func burn(part float64) error {
 	var over atomic.Bool
 	var at sync.WaitGroup
 	for range runtime.NumCPU() {
 		at.Go(func() {
-			tick := time.NewTicker(floodTick)
+			tick := time.NewTicker(burnTick)
 			defer tick.Stop()
 			for began := range tick.C {
-				for float64(time.Since(began)) < part*float64(floodTick) && !over.Load() {
+				for float64(time.Since(began)) < part*float64(burnTick) && !over.Load() {
 				}
 				if over.Load() {
 					return
@@ -347,9 +355,9 @@ func burn(part float64) error {
 	return err
 }
 
-// yield gives all threads of this process the lowest priority; those to come have it
-// from who makes them.
-func yield() error {
+// yield gives all threads of this process the lowest priority within a policy; those to come
+// have it from who makes them.
+func yield(policy uint32) error {
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		return err
@@ -359,7 +367,7 @@ func yield() error {
 		if _, err := fmt.Sscan(t.Name(), &id); err != nil {
 			return err
 		}
-		if err := unix.Setpriority(unix.PRIO_PROCESS, id, 19); err != nil {
+		if err := unix.SchedSetAttr(id, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: policy, Nice: 19}, 0); err != nil {
 			return err
 		}
 	}

@@ -75,32 +75,21 @@ type flooder struct {
 
 func newFlooder(t testing.TB, c *Cell, user string) *flooder {
 	t.Helper()
-	f, err := dialFlooder(c.masterAddrs(), c.member(t, user))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(f.close)
-	return f
-}
-
-func dialFlooder(addrs []string, who *identity.Source) (*flooder, error) {
-	f := &flooder{user: who.Name().ID}
-	for _, addr := range addrs {
+	f, who := &flooder{user: user}, c.member(t, user)
+	t.Cleanup(func() {
+		for _, conn := range f.conns {
+			conn.Close()
+		}
+	})
+	for _, addr := range c.masterAddrs() {
 		conn, err := door.Dial(addr, who, door.AnyMaster(who))
 		if err != nil {
-			f.close()
-			return nil, err
+			t.Fatal(err)
 		}
 		f.conns = append(f.conns, conn)
 		f.masters = append(f.masters, borgrpc.NewMasterServiceClient(conn))
 	}
-	return f, nil
-}
-
-func (f *flooder) close() {
-	for _, conn := range f.conns {
-		conn.Close()
-	}
+	return f
 }
 
 // ask kills a job that is not there, which is a change like any other.
@@ -183,7 +172,6 @@ func TestFloodBesideQuiet(t *testing.T) {
 const (
 	floodOthers  = 8
 	floodEvery   = 50 * time.Millisecond
-	floodTick    = 5 * time.Millisecond
 	floodMeasure = 12 * time.Second
 	// What others change before does not count: they connect, to one master and then to
 	// the elected one, all at the same moment.
@@ -194,10 +182,12 @@ const (
 	floodSync  = 20 * time.Millisecond
 	floodTasks = 1000
 	floodSlow  = 1000
-	// Calls of the flood that are under way at most: beyond that the one who floods has
-	// come to his own end.
-	floodUnderWay = 2000
+	// Connections of the flood to each master, which lets one caller have 1,024
+	// (BORG_BENCH_FLOOD_CONNS: as many).
+	floodConns = 256
 )
+
+func benchFloodConns() int { return benchSize("BORG_BENCH_FLOOD_CONNS", floodConns) }
 
 // BenchmarkFlood is a cell of five masters: how long a change takes for others when
 // all is quiet, and beside a user who asks for ten times what the cell does, a thousand
@@ -225,6 +215,14 @@ func BenchmarkFlood(b *testing.B) {
 		}
 		far := m.floodFromAfar(perS, there("slow"))
 		time.Sleep(5 * time.Second)
+		if perS > 0 {
+			m.every("the flood has its connections", func(context.Context) error {
+				if n := far.counts().Conns; n < int64(m.cell.Masters*benchFloodConns()) {
+					return fmt.Errorf("it has %d", n)
+				}
+				return nil
+			})
+		}
 		before, spent, used := far.counts(), far.cpuSeconds(), m.usage()
 		state, polls := m.state(), m.status()
 		missed := m.counting("borg_borgmaster_polls_total", labels{"result": {"missed"}})
@@ -246,9 +244,17 @@ func BenchmarkFlood(b *testing.B) {
 		m.figure(disk, "flood", "disk_p99_ms")
 		m.figure(p99/idle, "flood", "others_p99_ratio")
 		m.figure(float64(waited), "flood", "others_refused")
-		m.figure(float64(after.Made-before.Made)/took, "flood", "asked_per_s")
+		// Calls that the flood wanted to make; those of them for which the masters read enough; and
+		// what came of them in time. The rest had no answer.
+		offered, told := float64(after.Made-before.Made), float64(after.Done+after.Refused-before.Done-before.Refused)
+		m.figure(offered/took, "flood", "offered_per_s")
+		m.figure(offered/took/capacity, "flood", "offered_ratio")
+		m.figure(float64(after.Sent-before.Sent)/took, "flood", "sent_per_s")
 		m.figure(float64(after.Done-before.Done)/took, "flood", "done_per_s")
 		m.figure(float64(after.Refused-before.Refused)/took, "flood", "refused_per_s")
+		m.figure((offered-told)/took, "flood", "unanswered_per_s")
+		m.figure(float64(after.Late-before.Late)/took, "flood", "answered_late_per_s")
+		m.figure(float64(after.Failed-before.Failed)/took, "flood", "failed_per_s")
 		m.figure(float64(after.Untold), "flood", "refused_without_a_time")
 		// As masters count, and what was late as the machines see it.
 		m.figure(unreached, "flood", "polls_missed")
@@ -456,33 +462,6 @@ func slowOnce(ctx context.Context, n int, addr string, who *identity.Source) {
 			// It keeps the connection by the preface, and reads nothing.
 			_, _ = end.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"))
 			<-ctx.Done()
-		}
-	}
-}
-
-// flood asks so often in a second, as far as this end can.
-func (f *flooder) flood(ctx context.Context, perS float64) {
-	var under atomic.Int64
-	var asking sync.WaitGroup
-	defer asking.Wait()
-	tick := time.NewTicker(floodTick)
-	defer tick.Stop()
-	began, asked := time.Now(), 0.0
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		for ; asked < perS*time.Since(began).Seconds(); asked++ {
-			if under.Load() >= floodUnderWay {
-				continue
-			}
-			under.Add(1)
-			asking.Go(func() {
-				defer under.Add(-1)
-				f.ask(ctx)
-			})
 		}
 	}
 }

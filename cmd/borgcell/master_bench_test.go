@@ -193,12 +193,14 @@ func (m *masterBench) fill(tasks, jobTasks int, draw func(*borgpb.JobSpec, *rand
 // steady measures the cell at rest.
 func (m *masterBench) steady() {
 	time.Sleep(benchRest)
-	polls, state := m.status(), m.state()
+	polls, state, elected := m.status(), m.state(), m.elected()
+	fromMasters, fromBorglets := m.counting(receivedBytes, labels{"from": {"master"}}), m.counting(receivedBytes, labels{"from": {"borglet"}})
 	before, began := m.usage(), time.Now()
 	time.Sleep(benchSteady)
 	took := time.Since(began)
 	m.tell("steady", before, m.usage(), took)
 	now := m.status()
+	inbound, polled := fromMasters()[elected-1]/time.Since(began).Seconds(), fromBorglets()[elected-1]/time.Since(began).Seconds()
 	all, long := int64(0), int64(0)
 	for i, n := range now.Intervals {
 		n -= polls.Intervals[i]
@@ -212,9 +214,29 @@ func (m *masterBench) steady() {
 	}
 	m.figure(float64(all)/took.Seconds(), "steady", "polls_per_s")
 	m.figure(100*float64(all-long)/float64(all), "steady", "intervals_below_4s_percent")
-	m.figure(float64(m.state().AppliedIndex-state.AppliedIndex), "steady", "log_entries")
+	ended := m.state()
+	m.figure(float64(ended.AppliedIndex-state.AppliedIndex), "steady", "log_entries")
 	m.shares(now)
+	// What all machines would say if each answer held the whole state and what copies use, as
+	// without link shards the elected master would hear it.
+	each := float64(all) / took.Seconds() / float64(now.Machines)
+	states, full := each*float64(now.StateBytes), each*float64(now.StateBytes+now.UsageBytes)
+	m.Logf("a whole report has %.0f bytes of state and %.0f of what copies use", float64(now.StateBytes)/float64(now.Machines), float64(now.UsageBytes)/float64(now.Machines))
+	if ended.Term != state.Term {
+		m.Logf("another master was elected meanwhile: what the elected one read is not known")
+		return
+	}
+	m.figure(full, "steady", "full_reports_bytes_per_s")
+	m.figure(inbound, "steady", "leader_inbound_bytes_per_s")
+	m.figure(100*inbound/full, "steady", "leader_inbound_percent_of_full")
+	m.figure(100*inbound/states, "steady", "leader_inbound_percent_of_states")
+	// Of its own share, as one shard of several.
+	m.figure(polled, "steady", "leader_polls_bytes_per_s")
+	m.figure(100*polled/full, "steady", "leader_polls_percent_of_full")
 }
+
+// receivedBytes is what masters count of what they read, by who has sent it.
+const receivedBytes = "borg_borgmaster_received_bytes_total"
 
 // shares tells how far the largest and the smallest share is from an equal one.
 func (m *masterBench) shares(s fleet.Status) {

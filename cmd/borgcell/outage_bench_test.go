@@ -1,9 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,17 +29,23 @@ const (
 // (BORG_BENCH_MACHINES: as many) that loses a follower, then the way from a follower to
 // the machines, then half of the machines for three minutes, then all of them for five.
 // What was moved and stopped is counted by the machines themselves, and read from the
-// cell task by task.
+// cell task by task. BORG_BENCH_OUTAGE names those parts that are measured, of kill, cut,
+// half and all.
 func BenchmarkOutage(b *testing.B) {
+	parts := cmp.Or(os.Getenv("BORG_BENCH_OUTAGE"), "kill,cut,half,all")
 	for range b.N {
 		m := newMasterBench(b)
 		m.start()
 		m.fillAll()
 		time.Sleep(coverageRest)
-		m.killFollower()
-		m.cutFollower()
-		m.halfVanish()
-		m.allVanish()
+		for _, part := range []struct {
+			name string
+			lose func()
+		}{{"kill", m.killFollower}, {"cut", m.cutFollower}, {"half", m.halfVanish}, {"all", m.allVanish}} {
+			if slices.Contains(strings.Split(parts, ","), part.name) {
+				part.lose()
+			}
+		}
 	}
 }
 
@@ -90,6 +100,20 @@ func (was lives) moved(now lives) (n int) {
 	return n
 }
 
+// placedAnew counts tasks that run in another attempt or elsewhere now, and those that do not
+// run.
+func (was lives) placedAnew(now lives) (placed, wait int) {
+	for task, at := range was {
+		switch is, runs := now[task]; {
+		case !runs:
+			wait++
+		case is != at:
+			placed++
+		}
+	}
+	return placed, wait
+}
+
 // undisturbed measures a part during which nothing may be moved or stopped.
 func (m *masterBench) undisturbed(part string, do func()) {
 	m.Helper()
@@ -124,23 +148,32 @@ func (m *masterBench) cutFollower() {
 }
 
 // halfVanish has every second machine vanish for three minutes: those that are given up
-// for down are so many a minute, and the tasks of the others are never touched.
+// for down are so many a minute, so are the tasks that are placed elsewhere for it, and the
+// tasks of the others are never touched.
 func (m *masterBench) halfVanish() {
 	was := m.lives()
 	m.must(func(ctx context.Context) error { return m.cell.FakeVanish(ctx, 1, 2) })
 	since := time.Now()
 	there := m.status()
-	before := uint32(0)
+	before, placedBefore := uint32(0), 0
 	for minute := 1; time.Duration(minute)*time.Minute <= halfAway; minute++ {
 		time.Sleep(time.Until(since.Add(time.Duration(minute) * time.Minute)))
 		down := m.state().GetMachinesDown()
-		m.Logf("%v: %d machines vanished with %d tasks; %d were given up so far", time.Since(since).Round(time.Second), there.Away, there.RunningAway, down)
+		if time.Duration(minute+1)*time.Minute > halfAway {
+			// First: while machines are away, those that take the count's time are given up.
+			m.must(func(ctx context.Context) error { return m.cell.FakeVanish(ctx, 0, 0) })
+		}
+		now := m.lives()
+		placed, wait := was.placedAnew(now)
+		m.Logf("%v: %d machines vanished with %d of %d tasks; %d were given up so far, %d tasks run elsewhere since, %d wait for a place",
+			time.Since(since).Round(time.Second), there.Away, there.RunningAway, len(was), down, placed, wait)
 		m.figure(100*float64(down-before)/float64(m.cell.Machines), "half", fmt.Sprintf("given_up_in_minute_%d_percent", minute))
-		before = down
+		m.figure(100*float64(placed-placedBefore)/float64(len(was)), "half", fmt.Sprintf("placed_anew_in_minute_%d_percent", minute))
+		m.figure(float64(wait), "half", fmt.Sprintf("waiting_after_minute_%d_tasks", minute))
+		before, placedBefore = down, placed
 	}
-	m.must(func(ctx context.Context) error { return m.cell.FakeVanish(ctx, 0, 0) })
 	m.whole("half", len(was), time.Now())
-	// Counted now: while machines are away, those that take the count's time are given up.
+	// Of the tasks of machines that vanished.
 	m.figure(100*(1-float64(was.moved(m.lives()))/float64(there.RunningAway)), "half", "never_moved_percent")
 }
 

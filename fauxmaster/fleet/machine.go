@@ -30,6 +30,8 @@ type machine struct {
 	// Last poll that was obeyed: when, of which replica, in which term. 0: none.
 	polledNs      int64
 	replica, term uint64
+	// Of its whole state, and of what its copies use, each as last told.
+	stateBytes, usageBytes int
 }
 
 func newMachine(f *Fleet, k int, source *identity.Source, wallNs int64, r *rand.Rand) *machine {
@@ -64,7 +66,7 @@ func (m *machine) poll(req *borgrpc.PollRequest) (resp *borgrpc.PollResponse, er
 	}
 	m.world.Do(func() {
 		if resp, err = m.Answer(req); err == nil && !resp.Fenced {
-			m.polled(req)
+			m.polled(req, resp)
 		}
 	})
 	if err != nil {

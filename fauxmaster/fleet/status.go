@@ -3,6 +3,8 @@ package fleet
 import (
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	"borg/proto/borgrpc"
 )
 
@@ -32,6 +34,10 @@ type Status struct {
 	// Polls that came so many tenths of a second after the one before, all since the
 	// fleet began; the last counts those that came later.
 	Intervals []int64 `json:"intervals"`
+	// Of the states of all machines, and of what their copies use, as each last told its
+	// own: what they would say together if nothing that is known were left out.
+	StateBytes int64 `json:"state_bytes"`
+	UsageBytes int64 `json:"usage_bytes"`
 }
 
 // With is how this fleet and another one stand together.
@@ -40,6 +46,7 @@ func (s Status) With(other Status) Status {
 	s.Away, s.RunningAway = s.Away+other.Away, s.RunningAway+other.RunningAway
 	s.Begun, s.Stopped = s.Begun+other.Begun, s.Stopped+other.Stopped
 	s.OldestNs = max(s.OldestNs, other.OldestNs)
+	s.StateBytes, s.UsageBytes = s.StateBytes+other.StateBytes, s.UsageBytes+other.UsageBytes
 	s.ByReplica, s.ByTerm = sums(s.ByReplica, other.ByReplica), sums(s.ByTerm, other.ByTerm)
 	intervals := slices.Clone(other.Intervals)
 	for i, n := range s.Intervals {
@@ -59,8 +66,14 @@ func sums(a, b map[uint64]int) map[uint64]int {
 	return all
 }
 
-// polled notes a poll that was obeyed.
-func (m *machine) polled(req *borgrpc.PollRequest) {
+// polled notes a poll that was obeyed, and the answer.
+func (m *machine) polled(req *borgrpc.PollRequest, resp *borgrpc.PollResponse) {
+	if !resp.Unchanged {
+		m.stateBytes = proto.Size(&borgrpc.PollResponse{Highest: resp.Highest, Hash: resp.Hash, Tasks: resp.Tasks, Versions: resp.Versions})
+	}
+	if len(resp.Usage) > 0 {
+		m.usageBytes = proto.Size(&borgrpc.PollResponse{Usage: resp.Usage, AllocUsage: resp.AllocUsage})
+	}
 	now := m.world.AtNs()
 	if m.polledNs != 0 {
 		tenths := min((now-m.polledNs)/1e8, maxIntervalTenths)
@@ -89,6 +102,8 @@ func (f *Fleet) Status() Status {
 func (s *Status) add(m *machine) {
 	running := m.RunningCount()
 	s.Running += running
+	s.StateBytes += int64(m.stateBytes)
+	s.UsageBytes += int64(m.usageBytes)
 	if m.fleet.reach.away(m.k) {
 		s.Away++
 		s.RunningAway += running
