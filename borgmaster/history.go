@@ -423,8 +423,7 @@ func (r *rowMerge) add(i int, rows []*borgpb.UsageRow) (out []*borgpb.UsageRow) 
 	if next >= 0 && r.reached[next]-int64(usageLate) < r.toldNs+int64(usageStep) {
 		return nil
 	}
-	slices.SortFunc(r.waiting, journal.CompareUsage)
-	r.waiting = slices.CompactFunc(r.waiting, func(a, b *borgpb.UsageRow) bool { return journal.CompareUsage(a, b) == 0 })
+	r.waiting = journal.Furthest(r.waiting)
 	n := len(r.waiting)
 	if next >= 0 {
 		r.toldNs = r.reached[next] - int64(usageLate)

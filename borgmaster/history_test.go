@@ -6,7 +6,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -104,7 +106,7 @@ func TestHistoryTellsEventsAndWhy(t *testing.T) {
 	}
 }
 
-// TestLosingADiskLosesNoUsage stops all replicas, removes each one's directory in
+// TestLosingADiskLosesNoUsage stops all replicas in order, removes each one's directory in
 // turn, and compares what the others tell.
 func TestLosingADiskLosesNoUsage(t *testing.T) {
 	dirs := t.TempDir()
@@ -166,6 +168,84 @@ func TestLosingADiskLosesNoUsage(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+type allMembers = borgmaster.Members
+
+// alone is the allMembers as a replica sees it that reaches nobody any more.
+type alone struct {
+	allMembers
+	replica uint64
+	cut     atomic.Bool
+}
+
+func (a *alone) Members() []*borgpb.Member {
+	all := a.allMembers.Members()
+	if a.cut.Load() {
+		all = slices.DeleteFunc(slices.Clone(all), func(m *borgpb.Member) bool { return m.Id != a.replica })
+	}
+	return all
+}
+
+// TestAKilledMasterLosesNoUsage ends a replica that polls in the middle of a window, which
+// can tell nobody and whose directory is removed. TestKilledMasterLosesNoUsage of
+// cmd/borgcell does it to a process.
+func TestAKilledMasterLosesNoUsage(t *testing.T) {
+	dirs, journals, members := t.TempDir(), map[int]*journal.Journal{}, map[int]*alone{}
+	tc := newCell(t, 3, func(replica int, c *borgmaster.Config) {
+		j, err := journal.Open(journal.Config{Dir: filepath.Join(dirs, fmt.Sprint(replica)), Replica: uint64(replica), Window: 24 * time.Hour, Silent: 3 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { j.Close() })
+		members[replica] = &alone{allMembers: c.Members, replica: uint64(replica)}
+		journals[replica], c.Journal, c.Members = j, j, members[replica]
+	})
+	const machines = 6
+	for i := range machines {
+		b := startBorglet(t, fmt.Sprint("m", i))
+		b.change(func() {
+			b.uses = &borgrpc.Usage{CpuMilliMean: 10, CpuMilliPeak: 30, MemBytesMean: 100, MemBytesPeak: 200}
+		})
+		tc.addMachine(b)
+		name := fmt.Sprint("job-", i)
+		tc.must(tc.client(1, "alice"), submit(t, "alice", name, 1))
+		tc.place("alice", name, fmt.Sprint("m", i))
+	}
+	killed := 0
+	until(t, "others hold what all were told, and a follower was told something", func() bool {
+		held := 0
+		for replica, j := range journals {
+			held += int(j.Stats().Drafts)
+			if replica > 1 && j.Open() > 0 {
+				killed = replica
+			}
+		}
+		return held == machines && killed > 0
+	})
+	want := journals[killed].Open()
+	members[killed].cut.Store(true)
+	tc.stop[killed-1]()
+	if err := os.RemoveAll(filepath.Join(dirs, fmt.Sprint(killed))); err != nil {
+		t.Fatal(err)
+	}
+	for replica := 1; replica <= 3; replica++ {
+		if replica == killed {
+			continue
+		}
+		until(t, "the others tell what it was told", func() bool {
+			rows := tc.history(replica, "alice", &borgrpc.HistoryRequest{UsageOnly: true}).Usage
+			if len(rows) > want {
+				t.Fatalf("replica %d tells %v, and replica %d was told of %d copies", replica, rows, killed, want)
+			}
+			for _, u := range rows {
+				if u.Replica != uint64(killed) || u.Samples == 0 || u.CpuMilliMean != 10 || u.MemBytesPeak != 200 || !strings.HasPrefix(u.Job, "alice/job-") {
+					t.Fatalf("replica %d tells %v", replica, u)
+				}
+			}
+			return len(rows) == want
+		})
 	}
 }
 

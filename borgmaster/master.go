@@ -210,7 +210,7 @@ func New(cfg Config) (*Master, error) {
 		CellName: cfg.CellName, CellID: m.cellID,
 		Format: min(cmp.Or(cfg.MaxFormat, cell.BuildFormat), cell.BuildFormat),
 		Log:    shardView{m}, Borglets: shardView{m}, Master: shardView{m},
-		Heard: m.heardUsage, Belief: m.belief, NowNs: cfg.MonotonicNs, Logger: cfg.Logger,
+		Heard: m.heardUsage, Left: m.leftMachine, Belief: m.belief, NowNs: cfg.MonotonicNs, Logger: cfg.Logger,
 	})
 	cfg.Log.Subscribe((*ear)(m))
 	return m, nil

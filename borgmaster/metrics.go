@@ -82,6 +82,8 @@ var journalFigures = []pages.Figure{
 	{Name: "history_dropped_entries_total", Help: "Entries that the disk was too slow for, and that the history of this replica lacks."},
 	{Name: "history_failed_writes_total", Help: "Writes of the history that came to nothing."},
 	{Name: "history_bytes", Help: "Size of the history."},
+	{Name: "usage_drafts", Help: "Copies and allocs of which this replica holds what others were told in windows that have not ended."},
+	{Name: "usage_rescued_rows_total", Help: "Rows that were made of what it held, because another replica fell silent or forgot it."},
 }
 
 // collectors are all that a replica counts.
@@ -170,6 +172,8 @@ func (m *Master) readJournal(r *pages.Reading) {
 	r.Set("history_dropped_entries_total", float64(s.Dropped))
 	r.Set("history_failed_writes_total", float64(s.Failed))
 	r.Set("history_bytes", float64(s.Bytes))
+	r.Set("usage_drafts", float64(s.Drafts))
+	r.Set("usage_rescued_rows_total", float64(s.Rescued))
 }
 
 func (m *Master) readInsides(r *pages.Reading) {

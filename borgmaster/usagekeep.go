@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// Rows of usage in one message to another replica.
+	// Rows and drafts of usage in one message to another replica.
 	maxUsageSent = 5_000
 	// Rows that wait for another replica; of more, one replica keeps the only copy.
 	maxUsageWaiting = 1_000_000
 	// After so long a row is not offered to another replica any more: whoever reads
 	// waits for late rows a while longer, and no longer.
 	usageGivenUp = 10 * time.Minute
-	// How often it is looked whether a window has ended.
+	// How often it is looked whether a window has ended, and what is new goes into drafts.
 	usageTick = time.Second
 	// How long another replica is waited for.
 	keepTimeout = 5 * time.Second
@@ -35,10 +35,17 @@ func (m *Master) heardUsage(machine string, told []*borgrpc.Usage, allocs []*bor
 	}
 }
 
+// leftMachine hears that others poll a machine now.
+func (m *Master) leftMachine(machine string) {
+	if m.cfg.Journal != nil {
+		m.cfg.Journal.Left(machine)
+	}
+}
+
 // keepUsage writes what this replica's polls told, and has another replica write it
 // too, until ctx ends.
 func (m *Master) keepUsage(ctx context.Context) {
-	k := &usageKeeper{m: m}
+	k := &usageKeeper{m: m, second: journal.NewSecond(m.cfg.Replica, m.cfg.Journal, maxUsageSent)}
 	tick := time.NewTicker(usageTick)
 	defer tick.Stop()
 	for {
@@ -55,47 +62,47 @@ func (m *Master) keepUsage(ctx context.Context) {
 	}
 }
 
-// usageKeeper is rows on their way to a second replica.
+// usageKeeper has what polls told kept here and by a second replica.
 type usageKeeper struct {
-	m       *Master
-	waiting []*borgpb.UsageRow
-	// How many only this replica has.
+	m      *Master
+	second *journal.Second
+	// How many rows only this replica has.
 	alone int
 }
 
 func (k *usageKeeper) round(ctx context.Context, all bool) {
-	m := k.m
-	rows := m.cfg.Journal.Ended(all)
-	m.cfg.Log.View(func(c *cell.Cell) { rows = named(c, rows) })
-	// What this disk does not take, two others shall.
-	_ = m.cfg.Journal.Keep(rows)
-	k.waiting = append(k.waiting, rows...)
-	if more := len(k.waiting) - maxUsageWaiting; more > 0 {
-		k.drop(more)
+	j := k.m.cfg.Journal
+	rows, beforeNs := j.Ended(all)
+	k.second.Finished(k.keep(rows), beforeNs)
+	rescued := k.keep(j.Rescued(k.m.cfg.MonotonicNs(), all))
+	if !all {
+		k.second.Also(rescued)
 	}
-	for len(k.waiting) > 0 {
-		n := min(len(k.waiting), maxUsageSent)
-		if !k.send(ctx, k.waiting[:n]) {
-			break
-		}
-		k.waiting = k.waiting[n:]
+	others := k.others()
+	if len(others) == 0 {
+		k.second.Drop(0, 0)
+		return
 	}
-	old := 0
-	for old < len(k.waiting) && k.waiting[old].ToNs < time.Now().Add(-usageGivenUp).UnixNano() {
-		old++
+	k.gaveUp(k.second.Drop(maxUsageWaiting, 0))
+	k.speak(ctx, others)
+	k.gaveUp(k.second.Drop(maxUsageWaiting, time.Now().Add(-usageGivenUp).UnixNano()))
+}
+
+// keep writes rows, and returns them with what the cell says of them.
+func (k *usageKeeper) keep(rows []*borgpb.UsageRow) []*borgpb.UsageRow {
+	if len(rows) > 0 {
+		k.m.cfg.Log.View(func(c *cell.Cell) { rows = named(c, rows) })
+		// What this disk does not take, two others shall.
+		_ = k.m.cfg.Journal.Keep(rows)
 	}
-	k.drop(old)
-	if len(k.waiting) == 0 {
-		k.waiting = nil
-	}
+	return rows
 }
 
 // named says of copies the names of their jobs, and of allocs the uids of their sets, as
 // far as the cell knows them. An alloc whose set it does not know is left out: nobody
 // could tell whose it was.
 func named(c *cell.Cell, rows []*borgpb.UsageRow) []*borgpb.UsageRow {
-	ofAllocs := false
-	rows = slices.DeleteFunc(rows, func(r *borgpb.UsageRow) bool {
+	return slices.DeleteFunc(rows, func(r *borgpb.UsageRow) bool {
 		if !r.OfAlloc {
 			if uid, err := cell.ParseUID(r.JobUid); err == nil {
 				if j := c.JobByUID(uid); j != nil {
@@ -112,68 +119,71 @@ func named(c *cell.Cell, rows []*borgpb.UsageRow) []*borgpb.UsageRow {
 		if s == nil || s.Alloc(r.Index) == nil {
 			return true
 		}
-		r.JobUid, r.Attempt, ofAllocs = s.UID().String(), s.Alloc(r.Index).Attempt(), true
+		r.JobUid, r.Attempt = s.UID().String(), s.Alloc(r.Index).Attempt()
 		return false
 	})
-	if ofAllocs {
-		slices.SortFunc(rows, journal.CompareUsage)
-	}
-	return rows
 }
 
-func (k *usageKeeper) drop(n int) {
-	if n == 0 || len(k.m.cfg.Members.Members()) < 2 {
-		k.waiting = k.waiting[n:]
+func (k *usageKeeper) others() (ids []uint64) {
+	for _, member := range k.m.cfg.Members.Members() {
+		if member.Id != k.m.cfg.Replica {
+			ids = append(ids, member.Id)
+		}
+	}
+	return ids
+}
+
+func (k *usageKeeper) gaveUp(n int) {
+	if n == 0 {
 		return
 	}
-	k.waiting = k.waiting[n:]
 	k.alone += n
 	k.m.cfg.Logger.Warn("no other replica took what copies used; this one has the only rows", "rows", n, "all", k.alone)
 }
 
-// send offers rows to the replicas after this one, until one has kept them.
-func (k *usageKeeper) send(ctx context.Context, rows []*borgpb.UsageRow) bool {
-	m := k.m
-	var after, before []uint64
-	for _, member := range m.cfg.Members.Members() {
-		switch {
-		case member.Id > m.cfg.Replica:
-			after = append(after, member.Id)
-		case member.Id < m.cfg.Replica:
-			before = append(before, member.Id)
+// speak says what there is to be said, to the first of the others that answers.
+func (k *usageKeeper) speak(ctx context.Context, others []uint64) {
+	for failed := 0; failed < len(others); {
+		to, req := k.second.Message(time.Now().UnixNano(), others)
+		if req == nil {
+			return
 		}
-	}
-	if len(after)+len(before) == 0 {
-		return true
-	}
-	for _, id := range append(after, before...) {
-		conn, err := m.replicaConn(id)
+		req.CellId = k.m.cellID
+		resp, err := k.send(ctx, to, req)
 		if err != nil {
-			continue
-		}
-		ctx, cancel := context.WithTimeout(ctx, keepTimeout)
-		_, err = borgrpc.NewHistoryServiceClient(conn).KeepUsage(ctx, &borgrpc.KeepUsageRequest{CellId: m.cellID, Rows: rows})
-		cancel()
-		if err == nil {
-			return true
+			k.second.Failed(others)
+			failed++
+		} else if !k.second.Answered(resp.GetAgain()) {
+			return
 		}
 	}
-	return false
+}
+
+func (k *usageKeeper) send(ctx context.Context, to uint64, req *borgrpc.KeepUsageRequest) (*borgrpc.KeepUsageResponse, error) {
+	conn, err := k.m.replicaConn(to)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
+	defer cancel()
+	return borgrpc.NewHistoryServiceClient(conn).KeepUsage(ctx, req)
 }
 
 // KeepUsage keeps what another replica's polls told.
 func (a *historyAPI) KeepUsage(_ context.Context, req *borgrpc.KeepUsageRequest) (*borgrpc.KeepUsageResponse, error) {
-	m := a.m
+	m, n := a.m, len(req.GetRows())+journal.DraftsIn(req.GetDrafts())
 	switch {
 	case m.cfg.Journal == nil:
 		return nil, status.Error(codes.Unimplemented, "this replica keeps no events")
 	case req.GetCellId() != m.cellID:
 		return nil, status.Errorf(codes.FailedPrecondition, "these rows are of cell %s, this is cell %s", req.GetCellId(), m.cellID)
-	case len(req.GetRows()) > maxUsageSent:
-		return nil, status.Errorf(codes.InvalidArgument, "%d rows in one message, at most %d", len(req.GetRows()), maxUsageSent)
+	case n > maxUsageSent:
+		return nil, status.Errorf(codes.InvalidArgument, "%d rows and drafts in one message, at most %d", n, maxUsageSent)
+	case !journal.WholeDrafts(req.GetDrafts()):
+		return nil, status.Error(codes.InvalidArgument, "of some of these drafts something is missing")
 	}
 	if err := m.cfg.Journal.Keep(req.GetRows()); err != nil {
 		return nil, status.Errorf(codes.Unavailable, "keep rows of usage: %v", err)
 	}
-	return &borgrpc.KeepUsageResponse{}, nil
+	return &borgrpc.KeepUsageResponse{Again: !m.cfg.Journal.Hold(m.cfg.MonotonicNs(), req)}, nil
 }

@@ -3,7 +3,7 @@
 // Every replica writes what came of the entries that it applies: events, who asked
 // for them and why, and what other tools need to know of the objects. What polls
 // told of usage is added up over windows of five minutes; the replica that polls
-// writes the rows, and one other does.
+// writes the rows, and one other does, which until then has drafts of them in memory.
 //
 // # What it guarantees
 //

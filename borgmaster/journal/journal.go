@@ -27,6 +27,8 @@ const (
 	DefaultBytes = 20 << 30
 	// DefaultWindow is what usage is added up over.
 	DefaultWindow = 5 * time.Minute
+	// DefaultSilent is after what silence of a replica its drafts become rows.
+	DefaultSilent = 15 * time.Second
 	// maxQueued and maxQueuedBytes bound the entries that wait to be written; what
 	// comes beyond is not kept, and told as a gap.
 	maxQueued      = 16_384
@@ -56,6 +58,8 @@ type Config struct {
 	Bytes int64
 	// What usage is added up over; 0: DefaultWindow.
 	Window time.Duration
+	// After what silence of a replica its drafts become rows; 0: DefaultSilent.
+	Silent time.Duration
 	// The wall clock; nil: the machine's.
 	Now func() time.Time
 	// Nil: silent.
@@ -94,7 +98,11 @@ type Journal struct {
 	// Guarded by usageMu.
 	windows *Windows
 
-	written, dropped, failed atomic.Int64
+	draftsMu sync.Mutex
+	// Guarded by draftsMu.
+	drafts *Drafts
+
+	written, dropped, failed, rescued atomic.Int64
 }
 
 // applied is an entry of the log as it was handed over.
@@ -111,8 +119,10 @@ type Stats struct {
 	// Entries that were written and that did not fit into the queue, and writes
 	// that came to nothing.
 	Written, Dropped, Failed int64
-	Bytes                    int64
-	Files                    int
+	// Drafts of other replicas that are held, and rows that were made of such.
+	Drafts, Rescued int64
+	Bytes           int64
+	Files           int
 }
 
 // Viewer shows the cell between two entries of the log.
@@ -135,8 +145,14 @@ func Open(config Config) (*Journal, error) {
 	if config.Window == 0 {
 		config.Window = DefaultWindow
 	}
+	if config.Silent == 0 {
+		config.Silent = DefaultSilent
+	}
 	// The log of a new cell begins after index 1.
-	j := &Journal{cfg: config, wake: make(chan struct{}, 1), through: 1, windows: NewWindows(config.Replica, int64(config.Window))}
+	j := &Journal{
+		cfg: config, wake: make(chan struct{}, 1), through: 1,
+		windows: NewWindows(config.Replica, int64(config.Window)), drafts: NewDrafts(maxDrafts, int64(config.Silent)),
+	}
 	var err error
 	j.store, err = openStore(config.Dir, config.Keep, config.Bytes, config.Now, func(b *borgpb.JournalBlock) {
 		for _, e := range b.Entries {
@@ -440,13 +456,59 @@ func (j *Journal) Told(machine string, told []*borgrpc.Usage, allocs []*borgrpc.
 	j.windows.Add(j.cfg.Now().UnixNano(), machine, told, allocs)
 }
 
+// Left hears that others poll a machine now.
+func (j *Journal) Left(machine string) {
+	j.usageMu.Lock()
+	defer j.usageMu.Unlock()
+	j.windows.Left(machine)
+}
+
 // Ended returns the rows of the windows that have ended, or with all of it of the one
-// that has not, too. They are not kept yet, and those of allocs have no uid and attempt:
-// borglets know allocs by name.
-func (j *Journal) Ended(all bool) []*borgpb.UsageRow {
+// that has not, too; what is still open began at beforeNs or later. They are not kept yet,
+// and those of allocs have no uid and attempt: borglets know allocs by name.
+func (j *Journal) Ended(all bool) (rows []*borgpb.UsageRow, beforeNs int64) {
 	j.usageMu.Lock()
 	defer j.usageMu.Unlock()
 	return j.windows.Take(j.cfg.Now().UnixNano(), all)
+}
+
+// Open, Drafts and Redraft are those of the windows that have not ended.
+func (j *Journal) Open() int {
+	j.usageMu.Lock()
+	defer j.usageMu.Unlock()
+	return j.windows.Open()
+}
+
+// Drafts is said at Open.
+func (j *Journal) Drafts(most int) *borgrpc.UsageDrafts {
+	j.usageMu.Lock()
+	defer j.usageMu.Unlock()
+	return j.windows.Drafts(most)
+}
+
+// Redraft is said at Open.
+func (j *Journal) Redraft() {
+	j.usageMu.Lock()
+	defer j.usageMu.Unlock()
+	j.windows.Redraft()
+}
+
+// Hold keeps the drafts of another replica in memory, at a moment of a clock that does not
+// go back. It says whether it is known what they are a part of.
+func (j *Journal) Hold(nowNs int64, req *borgrpc.KeepUsageRequest) (known bool) {
+	j.draftsMu.Lock()
+	defer j.draftsMu.Unlock()
+	return j.drafts.Hear(nowNs, req)
+}
+
+// Rescued returns the drafts of replicas that have fallen silent, or with all of it of all
+// replicas, as Ended does rows. They are held no longer.
+func (j *Journal) Rescued(nowNs int64, all bool) []*borgpb.UsageRow {
+	j.draftsMu.Lock()
+	defer j.draftsMu.Unlock()
+	rows := j.drafts.Silent(nowNs, all)
+	j.rescued.Add(int64(len(rows)))
+	return rows
 }
 
 // Keep writes rows of usage, this replica's or another one's.
@@ -479,7 +541,10 @@ func (j *Journal) Read(since, until int64, f func(*borgpb.JournalBlock) error) e
 
 // Stats tells what it has done and holds.
 func (j *Journal) Stats() Stats {
-	s := Stats{Written: j.written.Load(), Dropped: j.dropped.Load(), Failed: j.failed.Load()}
+	s := Stats{Written: j.written.Load(), Dropped: j.dropped.Load(), Failed: j.failed.Load(), Rescued: j.rescued.Load()}
+	j.draftsMu.Lock()
+	s.Drafts = int64(j.drafts.held)
+	j.draftsMu.Unlock()
 	s.Bytes, s.Files = j.store.size()
 	return s
 }

@@ -224,12 +224,12 @@ func TestWindows(t *testing.T) {
 	}
 	w.Add(10*second, "m1", use(100, 500, 10), nil)
 	w.Add(20*second, "m1", use(300, 400, 20), nil)
-	if rows := w.Take(299*second, false); len(rows) > 0 {
+	if rows := taken(w, 299*second, false); len(rows) > 0 {
 		t.Errorf("before the window has ended there are rows: %v", rows)
 	}
 	// The next window, before anybody asked.
 	w.Add(310*second, "m1", use(1, 1, 1), nil)
-	rows := w.Take(310*second, false)
+	rows := taken(w, 310*second, false)
 	want := &borgpb.UsageRow{FromNs: 10 * second, ToNs: 20 * second, JobUid: "u", Index: 1, Attempt: 2, Machine: "m1", Replica: 3, Samples: 2,
 		CpuMilliMean: 200, CpuMilliPeak: 500, MemBytesMean: 15, MemBytesPeak: 21}
 	if len(rows) != 1 || !proto.Equal(rows[0], want) {
@@ -237,10 +237,10 @@ func TestWindows(t *testing.T) {
 	}
 	// A clock that goes back ends a window too.
 	w.Add(5*second, "m1", use(1, 1, 1), nil)
-	if rows := w.Take(5*second, true); len(rows) != 2 || rows[0].FromNs != 5*second || rows[1].FromNs != 310*second {
+	if rows := taken(w, 5*second, true); len(rows) != 2 || rows[0].FromNs != 5*second || rows[1].FromNs != 310*second {
 		t.Errorf("at the end there are %v", rows)
 	}
-	if rows := w.Take(5*second, true); len(rows) > 0 {
+	if rows := taken(w, 5*second, true); len(rows) > 0 {
 		t.Errorf("then there are %v", rows)
 	}
 	// An alloc is known by its name, and has a row beside those of what runs in it.
@@ -248,7 +248,7 @@ func TestWindows(t *testing.T) {
 	w.Add(5*second, "m1", use(600, 600, 20), alloc)
 	want = &borgpb.UsageRow{FromNs: 5 * second, ToNs: 5 * second, OfAlloc: true, Job: "alice/pool", Index: 7, Machine: "m1", Replica: 3, Samples: 1,
 		CpuMilliMean: 700, CpuMilliPeak: 800, MemBytesMean: 30, MemBytesPeak: 31}
-	if rows := w.Take(5*second, true); len(rows) != 2 || !proto.Equal(rows[0], want) || rows[1].JobUid != "u" || rows[1].OfAlloc {
+	if rows := taken(w, 5*second, true); len(rows) != 2 || !proto.Equal(rows[0], want) || rows[1].JobUid != "u" || rows[1].OfAlloc {
 		t.Errorf("with an alloc there are %v, want first %v", rows, want)
 	}
 }
@@ -268,4 +268,9 @@ func BenchmarkApplied(b *testing.B) {
 			b.StartTimer()
 		}
 	}
+}
+
+func taken(w *Windows, nowNs int64, all bool) []*borgpb.UsageRow {
+	rows, _ := w.Take(nowNs, all)
+	return rows
 }

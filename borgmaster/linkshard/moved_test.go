@@ -2,6 +2,7 @@ package linkshard
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 )
 
@@ -56,5 +57,38 @@ func TestAShareThatMovesGoesFirst(t *testing.T) {
 	}
 	if lag := core.LagNs(); lag > 11e9 {
 		t.Errorf("polls are said to begin %d s late", int64(lag/1e9))
+	}
+}
+
+// TestWhoIsLeftIsTold has a machine go to another replica while a poll of it is under way: it
+// is left when that has ended, and once.
+func TestWhoIsLeftIsTold(t *testing.T) {
+	var left []string
+	s := New(Config{Core: CoreConfig{Replica: 1}, NowNs: func() int64 { return 1 }, Left: func(machine string) { left = append(left, machine) }})
+	l := &loop{Shard: s, ctx: t.Context(), station: NewStation(s.cfg), lines: map[string]*line{}}
+	core := l.station.core
+	core.Step(1, LogContact{OK: true})
+	core.Step(1, MachinesAre{Names: []string{"m1", "m2"}})
+	core.Step(1, LiveSet{Term: 1, Version: 1, Live: []uint64{1}})
+	// The first one in line is asked.
+	asked := core.Step(10e9, Tick{}).Polls
+	if len(asked) == 0 {
+		t.Fatal("nobody is polled")
+	}
+	for _, name := range []string{"m1", "m2"} {
+		l.lines[name] = newLine(t.Context())
+	}
+	core.Step(10e9, LiveSet{Term: 1, Version: 2, Live: []uint64{2}})
+	l.moved()
+	for _, name := range asked {
+		if slices.Contains(left, name) {
+			t.Errorf("%s is left while it is being polled", name)
+		}
+		core.Step(10e9, Answered{Machine: name, Reached: true})
+		l.hangUp(name)
+		l.hangUp(name)
+	}
+	if slices.Sort(left); !slices.Equal(left, []string{"m1", "m2"}) {
+		t.Errorf("left are %v, want m1 and m2, each once", left)
 	}
 }

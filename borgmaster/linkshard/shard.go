@@ -72,6 +72,9 @@ type Config struct {
 	UsageEveryNs int64
 	// Heard is told what each poll said of usage; it must be short. Nil: nobody is.
 	Heard func(machine string, told []*borgrpc.Usage, allocs []*borgrpc.AllocUsage)
+	// Left is told of machines that are not polled from here any more; it must be short.
+	// Nil: nobody is.
+	Left func(machine string)
 	// Whom borglets are to believe, asked for each poll; nil: they are not told.
 	Belief func() *borgrpc.Belief
 	// Monotonic nanoseconds.
@@ -314,6 +317,9 @@ func (l *loop) hangUp(machines ...string) {
 		if on := l.lines[name]; on != nil && !l.station.core.Polls(name) {
 			on.hangUp()
 			delete(l.lines, name)
+			if l.cfg.Left != nil {
+				l.cfg.Left(name)
+			}
 		}
 	}
 }

@@ -13,8 +13,8 @@ import (
 // labels say which of a metric are meant: of each label those with one of its values.
 type labels map[string][]string
 
-// countedBy is how far a counter of one master is, or how often a histogram was told
-// something, as its metrics say: the sum of those with the labels.
+// countedBy is how far a counter of one master is, what a gauge shows, or how often a
+// histogram was told something, as its metrics say: the sum of those with the labels.
 func (c *Cell) countedBy(ctx context.Context, master int, name string, with labels) (sum float64, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.masterPage(master)+"/metrics", nil)
 	if err != nil {
@@ -46,7 +46,7 @@ func (c *Cell) countedBy(ctx context.Context, master int, name string, with labe
 			}
 		}
 		if meant == len(with) {
-			sum += metric.GetCounter().GetValue() + float64(metric.GetHistogram().GetSampleCount())
+			sum += metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + float64(metric.GetHistogram().GetSampleCount())
 		}
 	}
 	return sum, nil

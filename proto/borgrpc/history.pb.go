@@ -259,13 +259,24 @@ func (x *HistoryResponse) GetSilent() []*SilentReplica {
 	return nil
 }
 
-// KeepUsageRequest is rows of one replica.
+// KeepUsageRequest is rows of one replica, and drafts of such.
 type KeepUsageRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The cell's.
 	CellId string `protobuf:"bytes,1,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
-	// At most 5,000.
-	Rows          []*borgpb.UsageRow `protobuf:"bytes,2,rep,name=rows,proto3" json:"rows,omitempty"`
+	// At most 5,000, drafts and these.
+	Rows []*borgpb.UsageRow `protobuf:"bytes,2,rep,name=rows,proto3" json:"rows,omitempty"`
+	// Whose polls told it.
+	Replica uint64 `protobuf:"varint,3,opt,name=replica,proto3" json:"replica,omitempty"`
+	// What the drafts are a part of; another number begins anew. Zero: there are none.
+	Session uint64 `protobuf:"varint,4,opt,name=session,proto3" json:"session,omitempty"`
+	// It is the first message of the session, which no drafts are in.
+	Begins bool `protobuf:"varint,5,opt,name=begins,proto3" json:"begins,omitempty"`
+	// Drafts of the session that began before this are finished: the rows are kept.
+	// Nanoseconds since 1970; zero: none is.
+	FinishedBeforeNs int64 `protobuf:"varint,6,opt,name=finished_before_ns,json=finishedBeforeNs,proto3" json:"finished_before_ns,omitempty"`
+	// Absent: there is nothing new.
+	Drafts        *UsageDrafts `protobuf:"bytes,7,opt,name=drafts,proto3" json:"drafts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -314,16 +325,172 @@ func (x *KeepUsageRequest) GetRows() []*borgpb.UsageRow {
 	return nil
 }
 
+func (x *KeepUsageRequest) GetReplica() uint64 {
+	if x != nil {
+		return x.Replica
+	}
+	return 0
+}
+
+func (x *KeepUsageRequest) GetSession() uint64 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *KeepUsageRequest) GetBegins() bool {
+	if x != nil {
+		return x.Begins
+	}
+	return false
+}
+
+func (x *KeepUsageRequest) GetFinishedBeforeNs() int64 {
+	if x != nil {
+		return x.FinishedBeforeNs
+	}
+	return 0
+}
+
+func (x *KeepUsageRequest) GetDrafts() *UsageDrafts {
+	if x != nil {
+		return x.Drafts
+	}
+	return nil
+}
+
+// UsageDrafts is what there is so far of windows that have not ended. It becomes rows if
+// the replica whose polls told it falls silent.
+type UsageDrafts struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Those of which the session has said nothing before.
+	Rows []*borgpb.UsageRow `protobuf:"bytes,1,rep,name=rows,proto3" json:"rows,omitempty"`
+	// Their numbers in the session, as many.
+	RowNumbers []uint64 `protobuf:"varint,2,rep,packed,name=row_numbers,json=rowNumbers,proto3" json:"row_numbers,omitempty"`
+	// Those that go on, by their numbers; of each what its row would say now.
+	Numbers []uint64 `protobuf:"varint,3,rep,packed,name=numbers,proto3" json:"numbers,omitempty"`
+	// From the beginning to the end. Nanoseconds.
+	LastedNs []int64 `protobuf:"varint,4,rep,packed,name=lasted_ns,json=lastedNs,proto3" json:"lasted_ns,omitempty"`
+	// Polls that told something.
+	Samples []uint32 `protobuf:"varint,5,rep,packed,name=samples,proto3" json:"samples,omitempty"`
+	// Mean of what the polls told. Thousandths of a core.
+	CpuMilliMean []int64 `protobuf:"varint,6,rep,packed,name=cpu_milli_mean,json=cpuMilliMean,proto3" json:"cpu_milli_mean,omitempty"`
+	// The most that one poll told. Thousandths of a core.
+	CpuMilliPeak []int64 `protobuf:"varint,7,rep,packed,name=cpu_milli_peak,json=cpuMilliPeak,proto3" json:"cpu_milli_peak,omitempty"`
+	// Mean of what the polls told. Bytes.
+	MemBytesMean []int64 `protobuf:"varint,8,rep,packed,name=mem_bytes_mean,json=memBytesMean,proto3" json:"mem_bytes_mean,omitempty"`
+	// The most that one poll told. Bytes.
+	MemBytesPeak  []int64 `protobuf:"varint,9,rep,packed,name=mem_bytes_peak,json=memBytesPeak,proto3" json:"mem_bytes_peak,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UsageDrafts) Reset() {
+	*x = UsageDrafts{}
+	mi := &file_borgrpc_history_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UsageDrafts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UsageDrafts) ProtoMessage() {}
+
+func (x *UsageDrafts) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_history_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UsageDrafts.ProtoReflect.Descriptor instead.
+func (*UsageDrafts) Descriptor() ([]byte, []int) {
+	return file_borgrpc_history_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *UsageDrafts) GetRows() []*borgpb.UsageRow {
+	if x != nil {
+		return x.Rows
+	}
+	return nil
+}
+
+func (x *UsageDrafts) GetRowNumbers() []uint64 {
+	if x != nil {
+		return x.RowNumbers
+	}
+	return nil
+}
+
+func (x *UsageDrafts) GetNumbers() []uint64 {
+	if x != nil {
+		return x.Numbers
+	}
+	return nil
+}
+
+func (x *UsageDrafts) GetLastedNs() []int64 {
+	if x != nil {
+		return x.LastedNs
+	}
+	return nil
+}
+
+func (x *UsageDrafts) GetSamples() []uint32 {
+	if x != nil {
+		return x.Samples
+	}
+	return nil
+}
+
+func (x *UsageDrafts) GetCpuMilliMean() []int64 {
+	if x != nil {
+		return x.CpuMilliMean
+	}
+	return nil
+}
+
+func (x *UsageDrafts) GetCpuMilliPeak() []int64 {
+	if x != nil {
+		return x.CpuMilliPeak
+	}
+	return nil
+}
+
+func (x *UsageDrafts) GetMemBytesMean() []int64 {
+	if x != nil {
+		return x.MemBytesMean
+	}
+	return nil
+}
+
+func (x *UsageDrafts) GetMemBytesPeak() []int64 {
+	if x != nil {
+		return x.MemBytesPeak
+	}
+	return nil
+}
+
 // KeepUsageResponse says that they are kept.
 type KeepUsageResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The session is not known, so the drafts are not held: it must begin again.
+	Again         bool `protobuf:"varint,1,opt,name=again,proto3" json:"again,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *KeepUsageResponse) Reset() {
 	*x = KeepUsageResponse{}
-	mi := &file_borgrpc_history_proto_msgTypes[3]
+	mi := &file_borgrpc_history_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -335,7 +502,7 @@ func (x *KeepUsageResponse) String() string {
 func (*KeepUsageResponse) ProtoMessage() {}
 
 func (x *KeepUsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_history_proto_msgTypes[3]
+	mi := &file_borgrpc_history_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -348,7 +515,14 @@ func (x *KeepUsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeepUsageResponse.ProtoReflect.Descriptor instead.
 func (*KeepUsageResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_history_proto_rawDescGZIP(), []int{3}
+	return file_borgrpc_history_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *KeepUsageResponse) GetAgain() bool {
+	if x != nil {
+		return x.Again
+	}
+	return false
 }
 
 var File_borgrpc_history_proto protoreflect.FileDescriptor
@@ -377,11 +551,28 @@ const file_borgrpc_history_proto_rawDesc = "" +
 	"\x05usage\x18\x02 \x03(\v2\x0e.borg.UsageRowR\x05usage\x12#\n" +
 	"\x04gaps\x18\x03 \x03(\v2\x0f.borg.AuditHoleR\x04gaps\x12+\n" +
 	"\apicture\x18\x04 \x03(\v2\x11.borg.ObjectFactsR\apicture\x12.\n" +
-	"\x06silent\x18\x05 \x03(\v2\x16.borgrpc.SilentReplicaR\x06silent\"O\n" +
+	"\x06silent\x18\x05 \x03(\v2\x16.borgrpc.SilentReplicaR\x06silent\"\xf7\x01\n" +
 	"\x10KeepUsageRequest\x12\x17\n" +
 	"\acell_id\x18\x01 \x01(\tR\x06cellId\x12\"\n" +
-	"\x04rows\x18\x02 \x03(\v2\x0e.borg.UsageRowR\x04rows\"\x13\n" +
-	"\x11KeepUsageResponse2\x94\x01\n" +
+	"\x04rows\x18\x02 \x03(\v2\x0e.borg.UsageRowR\x04rows\x12\x18\n" +
+	"\areplica\x18\x03 \x01(\x04R\areplica\x12\x18\n" +
+	"\asession\x18\x04 \x01(\x04R\asession\x12\x16\n" +
+	"\x06begins\x18\x05 \x01(\bR\x06begins\x12,\n" +
+	"\x12finished_before_ns\x18\x06 \x01(\x03R\x10finishedBeforeNs\x12,\n" +
+	"\x06drafts\x18\a \x01(\v2\x14.borgrpc.UsageDraftsR\x06drafts\"\xbb\x02\n" +
+	"\vUsageDrafts\x12\"\n" +
+	"\x04rows\x18\x01 \x03(\v2\x0e.borg.UsageRowR\x04rows\x12\x1f\n" +
+	"\vrow_numbers\x18\x02 \x03(\x04R\n" +
+	"rowNumbers\x12\x18\n" +
+	"\anumbers\x18\x03 \x03(\x04R\anumbers\x12\x1b\n" +
+	"\tlasted_ns\x18\x04 \x03(\x03R\blastedNs\x12\x18\n" +
+	"\asamples\x18\x05 \x03(\rR\asamples\x12$\n" +
+	"\x0ecpu_milli_mean\x18\x06 \x03(\x03R\fcpuMilliMean\x12$\n" +
+	"\x0ecpu_milli_peak\x18\a \x03(\x03R\fcpuMilliPeak\x12$\n" +
+	"\x0emem_bytes_mean\x18\b \x03(\x03R\fmemBytesMean\x12$\n" +
+	"\x0emem_bytes_peak\x18\t \x03(\x03R\fmemBytesPeak\")\n" +
+	"\x11KeepUsageResponse\x12\x14\n" +
+	"\x05again\x18\x01 \x01(\bR\x05again2\x94\x01\n" +
 	"\x0eHistoryService\x12>\n" +
 	"\aHistory\x12\x17.borgrpc.HistoryRequest\x1a\x18.borgrpc.HistoryResponse0\x01\x12B\n" +
 	"\tKeepUsage\x12\x19.borgrpc.KeepUsageRequest\x1a\x1a.borgrpc.KeepUsageResponseB\x14Z\x12borg/proto/borgrpcb\x06proto3"
@@ -398,37 +589,40 @@ func file_borgrpc_history_proto_rawDescGZIP() []byte {
 	return file_borgrpc_history_proto_rawDescData
 }
 
-var file_borgrpc_history_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_borgrpc_history_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_borgrpc_history_proto_goTypes = []any{
 	(*HistoryRequest)(nil),      // 0: borgrpc.HistoryRequest
 	(*HistoryResponse)(nil),     // 1: borgrpc.HistoryResponse
 	(*KeepUsageRequest)(nil),    // 2: borgrpc.KeepUsageRequest
-	(*KeepUsageResponse)(nil),   // 3: borgrpc.KeepUsageResponse
-	(borgpb.EventKind)(0),       // 4: borg.EventKind
-	(*borgpb.AuditHole)(nil),    // 5: borg.AuditHole
-	(*borgpb.JournalEntry)(nil), // 6: borg.JournalEntry
-	(*borgpb.UsageRow)(nil),     // 7: borg.UsageRow
-	(*borgpb.ObjectFacts)(nil),  // 8: borg.ObjectFacts
-	(*SilentReplica)(nil),       // 9: borgrpc.SilentReplica
+	(*UsageDrafts)(nil),         // 3: borgrpc.UsageDrafts
+	(*KeepUsageResponse)(nil),   // 4: borgrpc.KeepUsageResponse
+	(borgpb.EventKind)(0),       // 5: borg.EventKind
+	(*borgpb.AuditHole)(nil),    // 6: borg.AuditHole
+	(*borgpb.JournalEntry)(nil), // 7: borg.JournalEntry
+	(*borgpb.UsageRow)(nil),     // 8: borg.UsageRow
+	(*borgpb.ObjectFacts)(nil),  // 9: borg.ObjectFacts
+	(*SilentReplica)(nil),       // 10: borgrpc.SilentReplica
 }
 var file_borgrpc_history_proto_depIdxs = []int32{
-	4,  // 0: borgrpc.HistoryRequest.kinds:type_name -> borg.EventKind
-	5,  // 1: borgrpc.HistoryRequest.parts:type_name -> borg.AuditHole
-	6,  // 2: borgrpc.HistoryResponse.entries:type_name -> borg.JournalEntry
-	7,  // 3: borgrpc.HistoryResponse.usage:type_name -> borg.UsageRow
-	5,  // 4: borgrpc.HistoryResponse.gaps:type_name -> borg.AuditHole
-	8,  // 5: borgrpc.HistoryResponse.picture:type_name -> borg.ObjectFacts
-	9,  // 6: borgrpc.HistoryResponse.silent:type_name -> borgrpc.SilentReplica
-	7,  // 7: borgrpc.KeepUsageRequest.rows:type_name -> borg.UsageRow
-	0,  // 8: borgrpc.HistoryService.History:input_type -> borgrpc.HistoryRequest
-	2,  // 9: borgrpc.HistoryService.KeepUsage:input_type -> borgrpc.KeepUsageRequest
-	1,  // 10: borgrpc.HistoryService.History:output_type -> borgrpc.HistoryResponse
-	3,  // 11: borgrpc.HistoryService.KeepUsage:output_type -> borgrpc.KeepUsageResponse
-	10, // [10:12] is the sub-list for method output_type
-	8,  // [8:10] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	5,  // 0: borgrpc.HistoryRequest.kinds:type_name -> borg.EventKind
+	6,  // 1: borgrpc.HistoryRequest.parts:type_name -> borg.AuditHole
+	7,  // 2: borgrpc.HistoryResponse.entries:type_name -> borg.JournalEntry
+	8,  // 3: borgrpc.HistoryResponse.usage:type_name -> borg.UsageRow
+	6,  // 4: borgrpc.HistoryResponse.gaps:type_name -> borg.AuditHole
+	9,  // 5: borgrpc.HistoryResponse.picture:type_name -> borg.ObjectFacts
+	10, // 6: borgrpc.HistoryResponse.silent:type_name -> borgrpc.SilentReplica
+	8,  // 7: borgrpc.KeepUsageRequest.rows:type_name -> borg.UsageRow
+	3,  // 8: borgrpc.KeepUsageRequest.drafts:type_name -> borgrpc.UsageDrafts
+	8,  // 9: borgrpc.UsageDrafts.rows:type_name -> borg.UsageRow
+	0,  // 10: borgrpc.HistoryService.History:input_type -> borgrpc.HistoryRequest
+	2,  // 11: borgrpc.HistoryService.KeepUsage:input_type -> borgrpc.KeepUsageRequest
+	1,  // 12: borgrpc.HistoryService.History:output_type -> borgrpc.HistoryResponse
+	4,  // 13: borgrpc.HistoryService.KeepUsage:output_type -> borgrpc.KeepUsageResponse
+	12, // [12:14] is the sub-list for method output_type
+	10, // [10:12] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_history_proto_init() }
@@ -443,7 +637,7 @@ func file_borgrpc_history_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_history_proto_rawDesc), len(file_borgrpc_history_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -33,7 +33,7 @@ type HistoryServiceClient interface {
 	// History tells events and usage, by time.
 	History(ctx context.Context, in *HistoryRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[HistoryResponse], error)
 	// KeepUsage has another replica keep a second copy of what polls told; it answers
-	// when that is in its files.
+	// when the rows are in its files, and the drafts in its memory.
 	KeepUsage(ctx context.Context, in *KeepUsageRequest, opts ...grpc.CallOption) (*KeepUsageResponse, error)
 }
 
@@ -84,7 +84,7 @@ type HistoryServiceServer interface {
 	// History tells events and usage, by time.
 	History(*HistoryRequest, grpc.ServerStreamingServer[HistoryResponse]) error
 	// KeepUsage has another replica keep a second copy of what polls told; it answers
-	// when that is in its files.
+	// when the rows are in its files, and the drafts in its memory.
 	KeepUsage(context.Context, *KeepUsageRequest) (*KeepUsageResponse, error)
 	mustEmbedUnimplementedHistoryServiceServer()
 }
