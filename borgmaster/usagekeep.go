@@ -26,6 +26,9 @@ const (
 	usageTick = time.Second
 	// How long another replica is waited for.
 	keepTimeout = 5 * time.Second
+	// The elected master has enough to do, and is asked when no other one answers; then it is
+	// for so long.
+	electedKeeps = time.Minute
 )
 
 // heardUsage hears what a poll told.
@@ -66,6 +69,8 @@ func (m *Master) keepUsage(ctx context.Context) {
 type usageKeeper struct {
 	m      *Master
 	second *journal.Second
+	// Until then the elected master is as good as any other.
+	electedUntil time.Time
 	// How many rows only this replica has.
 	alone int
 }
@@ -84,7 +89,12 @@ func (k *usageKeeper) round(ctx context.Context, all bool) {
 		return
 	}
 	k.gaveUp(k.second.Drop(maxUsageWaiting, 0))
-	k.speak(ctx, others)
+	if now, rest := time.Now(), k.notElected(others); now.Before(k.electedUntil) || len(rest) == 0 {
+		k.speak(ctx, others)
+	} else if !k.speak(ctx, rest) && len(rest) < len(others) {
+		k.electedUntil = now.Add(electedKeeps)
+		k.speak(ctx, others)
+	}
 	k.gaveUp(k.second.Drop(maxUsageWaiting, time.Now().Add(-usageGivenUp).UnixNano()))
 }
 
@@ -133,6 +143,11 @@ func (k *usageKeeper) others() (ids []uint64) {
 	return ids
 }
 
+func (k *usageKeeper) notElected(ids []uint64) []uint64 {
+	elected := k.m.cfg.Log.State().Elected
+	return slices.DeleteFunc(slices.Clone(ids), func(id uint64) bool { return id == elected })
+}
+
 func (k *usageKeeper) gaveUp(n int) {
 	if n == 0 {
 		return
@@ -141,12 +156,12 @@ func (k *usageKeeper) gaveUp(n int) {
 	k.m.cfg.Logger.Warn("no other replica took what copies used; this one has the only rows", "rows", n, "all", k.alone)
 }
 
-// speak says what there is to be said, to the first of the others that answers.
-func (k *usageKeeper) speak(ctx context.Context, others []uint64) {
+// speak says what there is to be said, to the first of the others that answers, if any does.
+func (k *usageKeeper) speak(ctx context.Context, others []uint64) (heard bool) {
 	for failed := 0; failed < len(others); {
 		to, req := k.second.Message(time.Now().UnixNano(), others)
 		if req == nil {
-			return
+			return true
 		}
 		req.CellId = k.m.cellID
 		resp, err := k.send(ctx, to, req)
@@ -154,9 +169,10 @@ func (k *usageKeeper) speak(ctx context.Context, others []uint64) {
 			k.second.Failed(others)
 			failed++
 		} else if !k.second.Answered(resp.GetAgain()) {
-			return
+			return true
 		}
 	}
+	return false
 }
 
 func (k *usageKeeper) send(ctx context.Context, to uint64, req *borgrpc.KeepUsageRequest) (*borgrpc.KeepUsageResponse, error) {

@@ -235,6 +235,7 @@ func (s *Station) ReportFailed(req *borgrpc.ReportRequest) {
 	now := s.cfg.NowNs()
 	s.mayNs, s.mustNs = now+reportPauseNs, now+reportPauseNs
 	s.outbox.putBack(req)
+	s.usage.lost(req.Usage)
 }
 
 // ReportTaken ends a report with the elected master's answer.

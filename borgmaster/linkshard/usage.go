@@ -13,6 +13,12 @@ const (
 	maxUsagePerMessage = 5_000
 	// Copies of one machine, allocs, and volumes: a borglet keeps no more.
 	maxUsagePerMachine = 4_096
+	// Of a machine whose copies are the same as the last time, those that use about what
+	// they used then go unsaid so often in a row, and then all are told again: the elected
+	// master may have lost what it was told.
+	restsInARow = 5
+	// About as much: apart by no more than this part of what was told.
+	restPart = 32
 )
 
 // usageBox holds what copies use until it is sent. What is lost is measured
@@ -37,6 +43,54 @@ type waitingUsage struct {
 	volumes []*borgrpc.VolumeUse
 	// Not sent again before.
 	dueNs int64
+	// What the elected master was last told of each copy, in the order of copies.
+	told []*borgrpc.CopyUsage
+	// How often it may still be told of those alone that differ.
+	rests int
+	// How often it is told all, whatever it was told.
+	wholes int
+}
+
+// news are the copies that are to be told of. Rest: all others are the same copies as the last
+// time, and use about as much.
+func (w *waitingUsage) news() (copies []*borgrpc.CopyUsage, rest bool) {
+	if w.rests == 0 || len(w.copies) == 0 || !slices.EqualFunc(w.copies, w.told, sameCopy) {
+		return w.copies, false
+	}
+	for i, c := range w.copies {
+		if !about(c.CpuMilli, w.told[i].CpuMilli) || !about(c.MemBytes, w.told[i].MemBytes) {
+			copies = append(copies, c)
+		}
+	}
+	return copies, true
+}
+
+// tell notes that these are told.
+func (w *waitingUsage) tell(copies []*borgrpc.CopyUsage, rest bool) {
+	switch {
+	case rest:
+		w.rests--
+		for _, c := range copies {
+			at, _ := slices.BinarySearchFunc(w.told, c, compareCopies)
+			w.told[at] = c
+		}
+	case w.wholes > 0:
+		w.wholes--
+		w.told = copies
+	default:
+		w.told, w.rests = copies, restsInARow
+	}
+}
+
+func about(now, told int64) bool {
+	apart := max(now-told, told-now)
+	return apart <= max(told/restPart, 1)
+}
+
+func sameCopy(a, b *borgrpc.CopyUsage) bool { return compareCopies(a, b) == 0 }
+
+func compareCopies(a, b *borgrpc.CopyUsage) int {
+	return cmp.Or(cmp.Compare(a.JobUid, b.JobUid), cmp.Compare(a.Index, b.Index), cmp.Compare(a.Attempt, b.Attempt))
 }
 
 func newUsageBox(everyNs int64) *usageBox {
@@ -117,22 +171,34 @@ func (u *usageBox) take(now int64, req *borgrpc.ReportRequest) {
 		if w.dueNs > now {
 			break
 		}
-		if n += len(w.copies) + len(w.allocs) + len(w.volumes); n > maxUsagePerMessage && taken > 0 {
+		copies, rest := w.news()
+		if n += max(len(copies)+len(w.allocs)+len(w.volumes), 1); n > maxUsagePerMessage && taken > 0 {
 			break
 		}
-		req.Usage = append(req.Usage, &borgrpc.MachineUsage{Machine: w.machine, Copies: w.copies, Allocs: w.allocs, Volumes: w.volumes})
+		req.Usage = append(req.Usage, &borgrpc.MachineUsage{Machine: w.machine, Copies: copies, Rest: rest, Allocs: w.allocs, Volumes: w.volumes})
+		w.tell(copies, rest)
 		w.copies, w.allocs, w.volumes, w.dueNs = nil, nil, nil, now+u.everyNs
 		taken++
 	}
 	u.due = slices.Delete(u.due, 0, taken)
 }
 
-// begin has all that is heard from now on sent at once, to another master.
+// begin has all that is heard from now on sent at once, to another master, and all of it
+// once more: it may not have begun to listen.
 func (u *usageBox) begin() {
 	for _, w := range u.machines {
-		w.dueNs = 0
+		w.dueNs, w.rests, w.wholes = 0, 0, 1
 	}
 	slices.SortFunc(u.due, compareDue)
+}
+
+// lost hears that what was sent may not have been heard.
+func (u *usageBox) lost(sent []*borgrpc.MachineUsage) {
+	for _, m := range sent {
+		if w := u.machines[m.Machine]; w != nil {
+			w.rests = 0
+		}
+	}
 }
 
 func (u *usageBox) drop(machine string) {

@@ -58,6 +58,69 @@ func TestUsageKeepsTheMost(t *testing.T) {
 	}
 }
 
+// TestUsageThatIsAsBefore goes unsaid a few times in a row; what differs by more than a
+// thirty-second is told, and all of it when the copies are others, when it may be lost,
+// and twice to another master.
+func TestUsageThatIsAsBefore(t *testing.T) {
+	u, now := newUsageBox(5e9), int64(0)
+	sent := func() (text string, req *borgrpc.ReportRequest) {
+		req = &borgrpc.ReportRequest{}
+		now += 5e9
+		u.take(now, req)
+		for _, m := range req.Usage {
+			for _, c := range m.Copies {
+				text += fmt.Sprintf("%d: %d %d; ", c.Index, c.CpuMilli, c.MemBytes)
+			}
+			if m.Rest {
+				text += "rest"
+			}
+		}
+		return text, req
+	}
+	const all = "0: 320 6400; 1: 320 6400; "
+	other := &borgrpc.Usage{Copy: &borgrpc.CopyID{JobUid: "1-2-0", Index: 1, Attempt: 2}, CpuMilliMean: 320, MemBytesPeak: 6400}
+	for i, step := range []struct {
+		tell []*borgrpc.Usage
+		want string
+	}{
+		{uses(0, 2, 320, 6400), all},
+		{uses(0, 2, 320, 6400), "rest"},
+		{append(uses(0, 1, 330, 6400), uses(1, 2, 310, 6200)...), "rest"},
+		{append(uses(0, 1, 330, 6400), uses(1, 2, 331, 6400)...), "1: 331 6400; rest"},
+		{append(uses(0, 1, 320, 6199), uses(1, 2, 331, 6400)...), "0: 320 6199; rest"},
+		// Told little by little, it is still no further off than that.
+		{append(uses(0, 1, 320, 6199), uses(1, 2, 342, 6400)...), "1: 342 6400; rest"},
+		{append(uses(0, 1, 320, 6199), uses(1, 2, 342, 6400)...), "0: 320 6199; 1: 342 6400; "},
+		{append(uses(0, 1, 320, 6199), uses(1, 2, 342, 6400)...), "rest"},
+		{append(uses(0, 1, 320, 6199), other), "0: 320 6199; 1: 320 6400; "},
+		{append(uses(0, 1, 320, 6199), other), "rest"},
+		{uses(0, 1, 320, 6199), "0: 320 6199; "},
+	} {
+		u.add("m1", step.tell, nil)
+		if got, _ := sent(); got != step.want {
+			t.Errorf("step %d: %q is sent, want %q", i, got, step.want)
+		}
+	}
+	want := func(what string, texts ...string) {
+		t.Helper()
+		for i, want := range texts {
+			u.add("m1", uses(0, 2, 320, 6400), nil)
+			got, req := sent()
+			if got != want {
+				t.Errorf("%s: the %d. time %q is sent, want %q", what, i+1, got, want)
+			}
+			if what == "lost" {
+				u.lost(req.Usage)
+			}
+		}
+	}
+	want("others again", all, "rest")
+	want("lost", "rest", all, all)
+	want("found", all, "rest")
+	u.begin()
+	want("another master", all, all, "rest")
+}
+
 // TestUsageOfAllocs goes the same way, in the order of names.
 func TestUsageOfAllocs(t *testing.T) {
 	u := newUsageBox(5e9)
@@ -125,7 +188,7 @@ func TestUsageIsBounded(t *testing.T) {
 				t.Errorf("%s is sent after %d messages, want every fourth at the latest", m.Machine, waited)
 			}
 			last[m.Machine] = now
-			u.add(m.Machine, uses(0, 1000, 1, 1), nil)
+			u.add(m.Machine, uses(0, 1000, 100*(now+1), 1), nil)
 		}
 		if n != maxUsagePerMessage {
 			t.Fatalf("a message holds %d, want %d", n, maxUsagePerMessage)

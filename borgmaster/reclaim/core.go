@@ -76,8 +76,13 @@ type Core struct {
 
 // heard is what was heard of a machine.
 type heard struct {
-	// The newest word; nil: it was looked at.
-	word []*borgrpc.CopyUsage
+	// There is a word that was not looked at: the newest, ordered by copy.
+	waits bool
+	word  []*borgrpc.CopyUsage
+	// All others of which there was one the last time use what they used then.
+	rest bool
+	// When the last word was looked at. Cell time.
+	heardNs int64
 	// Ordered by copy. All are on the machine as of the last look.
 	copies []estimate
 	// What all in each alloc was last heard to use together, ordered by alloc. It is for
@@ -122,13 +127,13 @@ func (k *Core) Deposed() { *k = *New(k.cfg) }
 func (k *Core) Term() uint64 { return k.term }
 
 // Hear takes in what link shards were told. A newer word on a machine takes the
-// place of one that was not looked at.
+// place of one that was not looked at, as far as it goes.
 func (k *Core) Hear(usage []*borgrpc.MachineUsage) {
 	if k.term == 0 {
 		return
 	}
 	for _, u := range usage {
-		if len(u.GetCopies()) == 0 {
+		if len(u.GetCopies()) == 0 && !u.GetRest() {
 			continue
 		}
 		m := k.machines[u.GetMachine()]
@@ -136,11 +141,30 @@ func (k *Core) Hear(usage []*borgrpc.MachineUsage) {
 			m = &heard{}
 			k.machines[u.GetMachine()] = m
 		}
-		if m.word == nil {
+		if !m.waits {
+			m.waits = true
 			k.queue = append(k.queue, u.GetMachine())
+		} else if u.GetRest() {
+			m.word, m.allocWord = newer(m.word, u.GetCopies()), u.GetAllocs()
+			continue
 		}
-		m.word, m.allocWord = u.GetCopies(), u.GetAllocs()
+		m.word, m.rest, m.allocWord = u.GetCopies(), u.GetRest(), u.GetAllocs()
 	}
+}
+
+// newer is a word with what a later one says of some of the copies.
+func newer(word, later []*borgrpc.CopyUsage) []*borgrpc.CopyUsage {
+	for _, u := range later {
+		at, known := slices.BinarySearchFunc(word, u, func(a, b *borgrpc.CopyUsage) int {
+			return cmp.Or(cmp.Compare(a.GetJobUid(), b.GetJobUid()), cmp.Compare(a.GetIndex(), b.GetIndex()), cmp.Compare(a.GetAttempt(), b.GetAttempt()))
+		})
+		if known {
+			word[at] = u
+		} else {
+			word = slices.Insert(word, at, u)
+		}
+	}
+	return word
 }
 
 // Proposed: how the op of the last look ended is known.
@@ -166,7 +190,7 @@ func (k *Core) Look(c *cell.Cell) *borgpb.Op {
 			delete(k.machines, name)
 			continue
 		}
-		seen += len(m.word)
+		seen += max(len(m.word), len(m.copies))
 		l.machine(machine, m)
 	}
 	k.queue = slices.Delete(k.queue, 0, done)
@@ -209,21 +233,30 @@ func (l *look) machine(machine *cell.Machine, m *heard) {
 		if !known {
 			next = slices.Insert(next, at, estimate{id: id, task: l.begin(p), heardNs: l.nowNs})
 		}
-		e := &next[at]
-		if l.nowNs-e.heardNs > unheardNs {
-			e.task.Skip(l.nowNs)
-		}
-		e.heardNs = l.nowNs
-		e.used = reservation.Amounts{CPUMilli: min(max(u.GetCpuMilli(), 0), maxCPUMilli), MemBytes: min(max(u.GetMemBytes(), 0), maxMemBytes)}
-		e.task.Use(l.nowNs, limitOf(p), e.used, l.cfg.Off || p.Fixed(), l.with)
+		next[at].used = reservation.Amounts{CPUMilli: min(max(u.GetCpuMilli(), 0), maxCPUMilli), MemBytes: min(max(u.GetMemBytes(), 0), maxMemBytes)}
+		l.use(p, &next[at])
 	}
-	m.word, m.copies = nil, next
+	for i := range next {
+		if e := &next[i]; m.rest && e.heardNs == m.heardNs && e.heardNs != l.nowNs {
+			l.use(machine.Copy(e.id), e)
+		}
+	}
+	m.waits, m.word, m.rest, m.copies, m.heardNs = false, nil, false, next, l.nowNs
 	m.allocs, m.allocWord, m.allocsNs = m.allocWord, nil, l.nowNs
 	for i := range next {
 		if e := &next[i]; e.heardNs == l.nowNs {
 			l.weigh(machine, e)
 		}
 	}
+}
+
+// use estimates a copy anew by what it uses now.
+func (l *look) use(p *cell.Copy, e *estimate) {
+	if l.nowNs-e.heardNs > unheardNs {
+		e.task.Skip(l.nowNs)
+	}
+	e.heardNs = l.nowNs
+	e.task.Use(l.nowNs, limitOf(p), e.used, l.cfg.Off || p.Fixed(), l.with)
 }
 
 // estimable tells the copies that may have a reservation of their own: the cell

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,6 +39,8 @@ type world struct {
 	ops, logged int
 	// An op of a look is lost on its way.
 	lose bool
+	// Shards say only what differs from what they told last, by machine; nil: all.
+	told map[string][]*borgrpc.CopyUsage
 }
 
 func newWorld(t testing.TB, cfg Config) *world {
@@ -125,8 +128,27 @@ func (w *world) hear() {
 				})
 			}
 		}
+		if w.told != nil {
+			w.told[m.Name()], u = u.Copies, restOf(u, w.told[m.Name()])
+		}
 		w.core.Hear([]*borgrpc.MachineUsage{u})
 	}
+}
+
+// restOf leaves out of a word what was told the last time.
+func restOf(u *borgrpc.MachineUsage, told []*borgrpc.CopyUsage) *borgrpc.MachineUsage {
+	if len(u.Copies) == 0 || !slices.EqualFunc(u.Copies, told, func(a, b *borgrpc.CopyUsage) bool {
+		return a.JobUid == b.JobUid && a.Index == b.Index && a.Attempt == b.Attempt
+	}) {
+		return u
+	}
+	rest := &borgrpc.MachineUsage{Machine: u.Machine, Rest: true}
+	for i, c := range u.Copies {
+		if !proto.Equal(c, told[i]) {
+			rest.Copies = append(rest.Copies, c)
+		}
+	}
+	return rest
 }
 
 // pass lets five seconds pass: what is used is heard and looked at until nothing
@@ -312,6 +334,51 @@ func TestSteadyTasksCostTheLogNothing(t *testing.T) {
 		if got, most := w.reserved(name), int64(100+100*i)*11/10*1175/1000*106/100; got.CpuMilli > most {
 			t.Errorf("%s reserves %d, want at most %d", name, got.CpuMilli, most)
 		}
+	}
+}
+
+// TestRestIsAsToldBefore has one master told all that is used each time, and another one
+// only of what differs, sometimes twice before it looks: both reserve the same at any time.
+func TestRestIsAsToldBefore(t *testing.T) {
+	all, some := crowd(t, 200), crowd(t, 200)
+	some.told = map[string][]*borgrpc.CopyUsage{}
+	r := rand.New(rand.NewPCG(3, 4))
+	kept := int64(0)
+	for step := range 700 {
+		for i := range 4 {
+			name := fmt.Sprintf("j%d", i)
+			switch r.IntN(8) {
+			case 0:
+				all.uses[name] = &borgpb.Used{CpuMilli: r.Int64N(5000), MemBytes: r.Int64N(8192) * mib}
+			case 1:
+				if step%50 == 0 {
+					delete(all.uses, name)
+				}
+			}
+		}
+		some.uses = all.uses
+		if r.IntN(3) == 0 {
+			// Neither has looked when the next word comes.
+			all.nowNs, some.nowNs = all.nowNs+second, some.nowNs+second
+			all.hear()
+			some.hear()
+			name := fmt.Sprintf("j%d", r.IntN(4))
+			all.uses[name] = &borgpb.Used{CpuMilli: r.Int64N(5000), MemBytes: mib}
+		}
+		all.pass()
+		some.pass()
+		for i := range 4 {
+			name := fmt.Sprintf("j%d", i)
+			if want, got := all.reserved(name), some.reserved(name); !proto.Equal(want, got) {
+				t.Fatalf("step %d: %s reserves %v, and %v where all is told", step, name, got, want)
+			}
+			if all.reserved(name).CpuMilli < 4000 {
+				kept++
+			}
+		}
+	}
+	if all.ops == 0 || all.ops != some.ops || kept == 0 {
+		t.Errorf("%d and %d ops were proposed, and reservations were below the limit %d times; want the same, and some", all.ops, some.ops, kept)
 	}
 }
 

@@ -4734,6 +4734,9 @@ type MachineUsage struct {
 	Machine string `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
 	// Ordered by copy.
 	Copies []*CopyUsage `protobuf:"bytes,2,rep,name=copies,proto3" json:"copies,omitempty"`
+	// All other copies of which this shard told the last time are still there, and use
+	// what it told then, by a thirty-second more or less.
+	Rest bool `protobuf:"varint,4,opt,name=rest,proto3" json:"rest,omitempty"`
 	// Ordered by alloc; what runs in them is in copies too.
 	Allocs []*AllocUse `protobuf:"bytes,590,rep,name=allocs,proto3" json:"allocs,omitempty"`
 	// What volumes on it kept when they were last measured; absent: not measured since.
@@ -4784,6 +4787,13 @@ func (x *MachineUsage) GetCopies() []*CopyUsage {
 		return x.Copies
 	}
 	return nil
+}
+
+func (x *MachineUsage) GetRest() bool {
+	if x != nil {
+		return x.Rest
+	}
+	return false
 }
 
 func (x *MachineUsage) GetAllocs() []*AllocUse {
@@ -5822,10 +5832,11 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x05heard\x18\x96\x01 \x01(\v2\x12.borg.HearMachinesR\x05heard\x12,\n" +
 	"\x05usage\x18\xac\x02 \x03(\v2\x15.borgrpc.MachineUsageR\x05usageB\n" +
 	"\n" +
-	"\b_unheard\"\xaf\x01\n" +
+	"\b_unheard\"\xc3\x01\n" +
 	"\fMachineUsage\x12\x18\n" +
 	"\amachine\x18\x01 \x01(\tR\amachine\x12*\n" +
-	"\x06copies\x18\x02 \x03(\v2\x12.borgrpc.CopyUsageR\x06copies\x12*\n" +
+	"\x06copies\x18\x02 \x03(\v2\x12.borgrpc.CopyUsageR\x06copies\x12\x12\n" +
+	"\x04rest\x18\x04 \x01(\bR\x04rest\x12*\n" +
 	"\x06allocs\x18\xce\x04 \x03(\v2\x11.borgrpc.AllocUseR\x06allocs\x12-\n" +
 	"\avolumes\x18\xfa\x1a \x03(\v2\x12.borgrpc.VolumeUseR\avolumes\"P\n" +
 	"\tVolumeUse\x12$\n" +
