@@ -82,7 +82,7 @@ func (m *Master) logReports(ctx context.Context, req *borgrpc.ReportRequest) (*b
 	defer ticker.Stop()
 	// It counts as it said; what it found is heard once.
 	again := duty.ReportOf(req)
-	again.Contacts, again.Unknown, again.SilentNs = nil, nil, 0
+	again.Contacts, again.Unknown, again.SilentNs, again.Applied = nil, nil, 0, nil
 	done := make(chan struct{})
 	var hearing sync.WaitGroup
 	defer hearing.Wait()

@@ -28,6 +28,11 @@ const (
 	replicaSilentNs = 1500e6
 	// And one whose door is closed after so long.
 	doorClosedNs = 400e6
+	// A replica that has not applied what its master had so long before has no share: it
+	// knows nothing of what is to run now.
+	behindNs = 3e9
+	// So often, at most, a master notes what it has applied.
+	markEveryNs = 100e6
 	// So long after its election a master waits for the replicas to report before it
 	// decides who shares the machines, unless nobody answers at their addresses.
 	settleNs = 1500e6
@@ -38,7 +43,7 @@ const (
 	// so long; doubled each time up to the maximum.
 	cutOffNs    = 60e9
 	cutOffMaxNs = 600e9
-	// A replica that was silent and lost its share has one again after so long; doubled when
+	// A replica that was silent or behind and lost its share has one again after so long; doubled when
 	// it loses that within the last of these times, up to the second. To and fro, all that
 	// was missed on its machines counts anew each time, and so it does for as long as it
 	// is busy.
@@ -135,6 +140,8 @@ type (
 		LiveVersion uint64
 		// Latest format of the cell that it can apply.
 		Format uint32
+		// What its cell has applied; nil: it did not say.
+		Applied *uint64
 	}
 	// Paused: this replica itself has done nothing for so long, so that others may
 	// have spoken unheard.
@@ -238,8 +245,16 @@ type Core struct {
 	// Last applied index seen, and when it was new.
 	applied     uint64
 	appliedAtNs int64
+	// What was applied here and when, since behindNs ago, oldest first.
+	marks []mark
 	// The format is not raised again before, nor the first admin named.
 	raiseAgainNs, grantAgainNs int64
+}
+
+// mark is what this master had applied at a time.
+type mark struct {
+	atNs    int64
+	applied uint64
 }
 
 type heardReplica struct {
@@ -247,6 +262,7 @@ type heardReplica struct {
 	heardNs  int64
 	closed   bool
 	format   uint32
+	applied  *uint64
 	unheard  *uint32
 	returned uint32
 	// Version of the live set of that count.
@@ -254,7 +270,8 @@ type heardReplica struct {
 	// Without a share until then, because others reach what it misses.
 	cutOffUntilNs int64
 	penaltyNs     int64
-	// Without a share until then, because it was silent at lapsedNs; how long that is.
+	// Without a share until then, because it was silent or behind at lapsedNs; how long
+	// that is.
 	returnsAtNs, lapsedNs, pauseNs int64
 	// It hears of no machine: those that others try now; how many were tried, and how
 	// many of them reached.
@@ -331,6 +348,9 @@ func (d *Core) Step(now int64, event Event) []Effect {
 		for _, r := range d.replicas {
 			r.heardNs += e.Ns
 		}
+		for i := range d.marks {
+			d.marks[i].atNs += e.Ns
+		}
 	case DoorClosed:
 		d.closed(now, e.Replica)
 	case Probed:
@@ -387,6 +407,7 @@ func ReportOf(req *borgrpc.ReportRequest) Reported {
 	return Reported{
 		Replica: req.GetReplica(), Contacts: req.GetContacts(), Unknown: req.GetUnknown(), SilentNs: req.GetSilentNs(),
 		Unheard: req.Unheard, Returned: req.GetReturned(), LiveVersion: req.GetLiveVersion(), Format: req.GetFormat(),
+		Applied: req.AppliedIndex,
 	}
 }
 
@@ -396,6 +417,7 @@ func (d *Core) hear(now int64, e Reported) []Effect {
 	}
 	r := d.replica(e.Replica)
 	r.heardNs, r.closed, r.format, r.unheard, r.unheardOf, r.returned = now, false, e.Format, e.Unheard, e.LiveVersion, e.Returned
+	r.applied = e.Applied
 	d.decideLive(now)
 	effects := d.doubt(now, e.Replica, e.SilentNs)
 	for _, u := range e.Unknown {
@@ -620,6 +642,7 @@ func (d *Core) cutOff(now int64, replica uint64) {
 
 func (d *Core) tick(now int64, e Ticked) []Effect {
 	d.members = slices.Clone(e.Members)
+	d.mark(now, e.Applied)
 	d.decideLive(now)
 	d.countUnreachable(now)
 	d.lostDeclared = e.LostDeclared
@@ -710,6 +733,10 @@ func (d *Core) decideLive(now int64) {
 	if d.liveVersion == 0 && !d.settled(now, heard) {
 		return
 	}
+	// What is silent to its machines, though not to us.
+	if current := slices.DeleteFunc(slices.Clone(heard), func(id uint64) bool { return d.behind(now, id) }); 2*len(current) > len(d.members) {
+		heard = current
+	}
 	for _, id := range d.live {
 		if r := d.replicas[id]; !slices.Contains(heard, id) && now >= max(r.cutOffUntilNs, r.returnsAtNs) {
 			r.lapse(now)
@@ -736,7 +763,25 @@ func (d *Core) decideLive(now int64) {
 	}
 }
 
-// lapse notes that a replica loses its share because it is silent.
+// mark notes what this master has applied.
+func (d *Core) mark(now int64, applied uint64) {
+	if n := len(d.marks); n > 0 && now < d.marks[n-1].atNs+markEveryNs {
+		return
+	}
+	d.marks = append(d.marks, mark{now, applied})
+	for len(d.marks) > 1 && d.marks[1].atNs <= now-behindNs {
+		d.marks = d.marks[1:]
+	}
+}
+
+// behind tells whether a replica's cell is too old to poll by: its disk hangs, say, while
+// all else of it works.
+func (d *Core) behind(now int64, id uint64) bool {
+	applied := d.replicas[id].applied
+	return applied != nil && len(d.marks) > 0 && d.marks[0].atNs <= now-behindNs && *applied < d.marks[0].applied
+}
+
+// lapse notes that a replica loses its share because it is silent, or behind.
 func (r *heardReplica) lapse(now int64) {
 	if r.pauseNs == 0 || now-r.lapsedNs > returnForgetsNs {
 		r.pauseNs = returnNs

@@ -219,7 +219,7 @@ func (s *Station) report() *borgrpc.ReportRequest {
 		// Somebody else may have polled them since.
 		s.outbox.dropMisses()
 	}
-	req := &borgrpc.ReportRequest{Replica: s.state.Replica, Term: s.state.Term, CellId: s.cfg.CellID, Format: s.cfg.Format, SilentNs: s.core.DeafNs(now), Unheard: new(uint32(s.core.Unheard(now))), Returned: uint32(s.core.Returned(now))}
+	req := &borgrpc.ReportRequest{Replica: s.state.Replica, Term: s.state.Term, CellId: s.cfg.CellID, Format: s.cfg.Format, SilentNs: s.core.DeafNs(now), Unheard: new(uint32(s.core.Unheard(now))), Returned: uint32(s.core.Returned(now)), AppliedIndex: new(s.cfg.Log.State().Applied)}
 	if _, term, version := s.core.Live(); term == s.state.Term {
 		req.LiveVersion = version
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -18,43 +17,6 @@ import (
 
 	"borg/proto/borgpb"
 )
-
-// needsMounts skips the test where no file system can be mounted.
-func needsMounts(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("a full file system is made by mounting a small one, which needs root")
-	}
-	dir := t.TempDir()
-	if err := syscall.Mount("small", dir, "tmpfs", 0, "size=65536"); err != nil {
-		t.Skipf("a small file system cannot be mounted here: %v", err)
-	}
-	if err := syscall.Unmount(dir, 0); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// onSmallDisk moves a directory to a file system of its own, which can be
-// filled. The end of the cell takes it away.
-func onSmallDisk(t *testing.T, dir string, bytes int) {
-	t.Helper()
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	before := dir + ".before"
-	if err := os.Rename(dir, before); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mount("small", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=755", bytes)); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := exec.Command("cp", "-a", before+"/.", dir).CombinedOutput(); err != nil {
-		t.Fatalf("move %s: %v: %s", dir, err, out)
-	}
-}
 
 // fill leaves no byte free beside dir, and returns what makes room again.
 func fill(t *testing.T, dir string) (empty func()) {
@@ -84,10 +46,10 @@ func fill(t *testing.T, dir string) (empty func()) {
 // over, and once there is room it comes back, with everything.
 func TestMastersDiskIsFull(t *testing.T) {
 	alongside(t)
-	needsMounts(t)
+	disks := newDisks(t)
 	c := newChaosCell(t, 3, 1)
 	for i := 1; i <= c.Masters; i++ {
-		onSmallDisk(t, c.masterDir(i), 256<<20)
+		disks.plain(t, c.masterDir(i), 256<<20)
 	}
 	c.startAll(t)
 	before := c.run(t, "web", sleepers(size(3, 20)))
@@ -163,9 +125,9 @@ func (c *Cell) tryWriteLarge(ctx context.Context, mark string) error {
 // borglet that was killed meanwhile.
 func TestMachinesDiskIsFull(t *testing.T) {
 	alongside(t)
-	needsMounts(t)
+	disks := newDisks(t)
 	c := newChaosCell(t, 1, 1)
-	onSmallDisk(t, c.borgletDir(1), 64<<20)
+	disks.plain(t, c.borgletDir(1), 64<<20)
 	c.startAll(t)
 	before := c.run(t, "web", sleepers(3))
 	for round := range size(1, 6) {
@@ -213,14 +175,15 @@ func TestMachinesDiskIsFull(t *testing.T) {
 
 // Masters on file systems of 64 MiB fill them by what they write themselves, until
 // nobody can write any more. Nothing that was acknowledged is lost, and with larger
-// ones all of them come back by themselves.
+// ones all of them come back, by themselves where a file system grows in use.
 func TestSmallDisksFill(t *testing.T) {
 	alongside(t)
-	needsMounts(t)
+	disks := newDisks(t)
 	const small, large = 64 << 20, 1 << 30
 	c := newChaosCell(t, 3, 1)
+	var filled []*ownDisk
 	for i := 1; i <= c.Masters; i++ {
-		onSmallDisk(t, c.masterDir(i), small)
+		filled = append(filled, disks.plain(t, c.masterDir(i), small))
 	}
 	c.startAll(t)
 	before := c.run(t, "web", sleepers(2))
@@ -244,8 +207,16 @@ func TestSmallDisksFill(t *testing.T) {
 	if written == most {
 		t.Fatalf("%d MiB were written to %d MiB", most*200>>10, small>>20)
 	}
-	for i := 1; i <= c.Masters; i++ {
-		if err := syscall.Mount("small", c.masterDir(i), "tmpfs", syscall.MS_REMOUNT, fmt.Sprintf("size=%d,mode=755", large)); err != nil {
+	var stopped []int
+	for i, disk := range filled {
+		disks.grow(t, disk, large, func() {
+			// One that waits for room while it starts does not hear that it is to stop.
+			c.sup.get(c.masterName(i+1)).stop(t.Context(), 0)
+			stopped = append(stopped, i+1)
+		})
+	}
+	for _, i := range stopped {
+		if err := c.StartMaster(shortly(t), i); err != nil {
 			t.Fatal(err)
 		}
 	}

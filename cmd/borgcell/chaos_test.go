@@ -56,6 +56,10 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "serve:", serveFailing(file))
 		os.Exit(1)
 	}
+	if os.Getenv(guardEnv) != "" {
+		guardMain()
+		os.Exit(0)
+	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		if builds.dir != os.Getenv("BORG_BIN") {
 			os.RemoveAll(builds.dir)

@@ -4594,6 +4594,9 @@ type ReportRequest struct {
 	// Machines of this shard that answered in the last 10 s for the first time after 15 s or
 	// more.
 	Returned uint32 `protobuf:"varint,11,opt,name=returned,proto3" json:"returned,omitempty"`
+	// Index of the last entry that its cell has applied, by which it polls. Absent: a build
+	// that does not say.
+	AppliedIndex *uint64 `protobuf:"varint,12,opt,name=applied_index,json=appliedIndex,proto3,oneof" json:"applied_index,omitempty"`
 	// What machines of a restored cell run that it does not have; at most 2,000
 	// copies. Absent: nothing new.
 	Heard *borgpb.HearMachines `protobuf:"bytes,150,opt,name=heard,proto3" json:"heard,omitempty"`
@@ -4708,6 +4711,13 @@ func (x *ReportRequest) GetLiveVersion() uint64 {
 func (x *ReportRequest) GetReturned() uint32 {
 	if x != nil {
 		return x.Returned
+	}
+	return 0
+}
+
+func (x *ReportRequest) GetAppliedIndex() uint64 {
+	if x != nil && x.AppliedIndex != nil {
+		return *x.AppliedIndex
 	}
 	return 0
 }
@@ -5815,7 +5825,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x05index\x18\x03 \x01(\rR\x05index\x12\x1b\n" +
 	"\tmin_index\x18\x04 \x01(\x04R\bminIndex\"9\n" +
 	"\x0fExplainResponse\x12&\n" +
-	"\x03why\x18\x01 \x01(\v2\x14.borgrpc.WhyResponseR\x03why\"\xd4\x03\n" +
+	"\x03why\x18\x01 \x01(\v2\x14.borgrpc.WhyResponseR\x03why\"\x90\x04\n" +
 	"\rReportRequest\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\x04R\areplica\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12'\n" +
@@ -5828,11 +5838,13 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\aunheard\x18\t \x01(\rH\x00R\aunheard\x88\x01\x01\x12!\n" +
 	"\flive_version\x18\n" +
 	" \x01(\x04R\vliveVersion\x12\x1a\n" +
-	"\breturned\x18\v \x01(\rR\breturned\x12)\n" +
+	"\breturned\x18\v \x01(\rR\breturned\x12(\n" +
+	"\rapplied_index\x18\f \x01(\x04H\x01R\fappliedIndex\x88\x01\x01\x12)\n" +
 	"\x05heard\x18\x96\x01 \x01(\v2\x12.borg.HearMachinesR\x05heard\x12,\n" +
 	"\x05usage\x18\xac\x02 \x03(\v2\x15.borgrpc.MachineUsageR\x05usageB\n" +
 	"\n" +
-	"\b_unheard\"\xc3\x01\n" +
+	"\b_unheardB\x10\n" +
+	"\x0e_applied_index\"\xc3\x01\n" +
 	"\fMachineUsage\x12\x18\n" +
 	"\amachine\x18\x01 \x01(\tR\amachine\x12*\n" +
 	"\x06copies\x18\x02 \x03(\v2\x12.borgrpc.CopyUsageR\x06copies\x12\x12\n" +
