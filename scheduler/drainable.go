@@ -142,10 +142,8 @@ func (d *drainer) judge(m *cell.Machine) DrainVerdict {
 			displaced = append(displaced, d.needyOf(p))
 		}
 	}
-	if n := min(maxNamed-len(v.Holds), m.NumVolumes()); n > 0 {
-		kept := d.c.KeptVolumes(m)
-		v.Holds = append(v.Holds, kept[:min(n, len(kept))]...)
-	}
+	kept := append(d.c.HoldsOfSavers(m), d.c.KeptVolumes(m)...)
+	v.Holds = append(v.Holds, kept[:min(maxNamed-len(v.Holds), len(kept))]...)
 	slices.SortStableFunc(displaced, func(a, b needy) int {
 		return cmp.Compare(sizeOf(&b.want.need.Resources), sizeOf(&a.want.need.Resources))
 	})
