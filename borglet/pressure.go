@@ -3,6 +3,7 @@ package borglet
 import (
 	"cmp"
 	"context"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -63,7 +65,14 @@ func giveWay(capacityBytes, roomBytes int64, shares []share) (ends []share) {
 	if used <= roomBytes {
 		return nil
 	}
-	order := slices.DeleteFunc(slices.Clone(shares), func(s share) bool { return !s.aboveLimit() && s.priority >= productionPriority })
+	spared, lowestFirst := int32(productionPriority), 1
+	if mutant.Planted(mutant.SqueezeTakesProduction) {
+		spared = math.MaxInt32
+	}
+	if mutant.Planted(mutant.SqueezeHighestFirst) {
+		lowestFirst = -1
+	}
+	order := slices.DeleteFunc(slices.Clone(shares), func(s share) bool { return !s.aboveLimit() && s.priority >= spared })
 	slices.SortFunc(order, func(a, b share) int {
 		if a.aboveLimit() != b.aboveLimit() {
 			if a.aboveLimit() {
@@ -71,10 +80,10 @@ func giveWay(capacityBytes, roomBytes int64, shares []share) (ends []share) {
 			}
 			return 1
 		}
-		return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(b.usedBytes, a.usedBytes), compareIDs(a.id, b.id))
+		return cmp.Or(lowestFirst*cmp.Compare(a.priority, b.priority), cmp.Compare(b.usedBytes, a.usedBytes), compareIDs(a.id, b.id))
 	})
 	for _, s := range order {
-		if used <= roomBytes && held <= capacityBytes {
+		if used <= roomBytes && (held <= capacityBytes || mutant.Planted(mutant.SqueezeByUseAlone)) {
 			break
 		}
 		used -= s.usedBytes
@@ -124,26 +133,35 @@ func squeezedExit(exit *borgpb.Exit) *borgpb.Exit {
 	return exit
 }
 
-// pressed tells whether the machine is short of memory, by what was just measured.
-func (a *Agent) pressed(stats map[ID]Stats) (ev Squeezed, is bool) {
-	total := a.cfg.Spec.GetCapacity().GetMemBytes()
-	if total <= 0 {
+// Pressed tells whether a machine of that capacity is short of memory, by what its copies
+// use and, where that is known, what the kernel says can be had.
+func Pressed(capacityBytes, freeBytes int64, known bool, usedBytes map[ID]int64) (ev Squeezed, is bool) {
+	if capacityBytes <= 0 {
 		return ev, false
 	}
 	used := int64(0)
-	ev.UsedBytes = make(map[ID]int64, len(stats))
-	for id, s := range stats {
-		ev.UsedBytes[id] = s.MemBytes
-		used += s.MemBytes
+	for _, n := range usedBytes {
+		used += n
 	}
-	ev.CapacityBytes, ev.RoomBytes = total, total
-	if a.cfg.AvailableMemBytes != nil {
-		if free, ok := a.cfg.AvailableMemBytes(); ok {
-			// What others on the machine have taken is not to be had.
-			ev.RoomBytes = min(ev.RoomBytes, used+free-min(spareBytes, total/sparePart))
-		}
+	ev = Squeezed{CapacityBytes: capacityBytes, RoomBytes: capacityBytes, UsedBytes: usedBytes}
+	if known {
+		// What others on the machine have taken is not to be had.
+		ev.RoomBytes = min(ev.RoomBytes, used+freeBytes-min(spareBytes, capacityBytes/sparePart))
 	}
 	return ev, used > ev.RoomBytes
+}
+
+// pressed is Pressed by what was just measured.
+func (a *Agent) pressed(stats map[ID]Stats) (ev Squeezed, is bool) {
+	used := make(map[ID]int64, len(stats))
+	for id, s := range stats {
+		used[id] = s.MemBytes
+	}
+	free, known := int64(0), false
+	if a.cfg.AvailableMemBytes != nil {
+		free, known = a.cfg.AvailableMemBytes()
+	}
+	return Pressed(a.cfg.Spec.GetCapacity().GetMemBytes(), free, known, used)
 }
 
 // relieve tells the core when the machine is short of memory.

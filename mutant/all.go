@@ -29,6 +29,12 @@ const (
 	OutageBelieved    Name = "outage-believed"
 	ReturnsIgnored    Name = "returns-ignored"
 	UnaskedIsSilent   Name = "unasked-is-silent"
+	SharesStay        Name = "share-waits-for-next-term"
+	HeirWaits         Name = "transfer-waits-out-election"
+
+	SqueezeTakesProduction Name = "squeeze-takes-production"
+	SqueezeHighestFirst    Name = "squeeze-highest-first"
+	SqueezeByUseAlone      Name = "squeeze-by-use-alone"
 
 	ReservationsForgotten Name = "reservations-forgotten"
 	ProdOnReclaimed       Name = "prod-on-reclaimed"
@@ -57,6 +63,8 @@ const (
 	PlacedCountsAsUp       Name = "placed-counts-as-up"
 	WindowForgotten        Name = "window-forgotten"
 	DeadlineIgnored        Name = "deadline-ignored"
+	GoingForgotten         Name = "safe-to-drain-forgets-budget"
+	PlacedOnLeaving        Name = "safe-to-drain-uses-drained"
 	CapNotKept             Name = "cap-not-kept"
 	CanaryForAll           Name = "canary-for-all"
 	ProgressNotAsked       Name = "progress-not-asked"
@@ -213,6 +221,16 @@ var All = []Mutant{
 	{UnaskedIsSilent, "A replica that has asked nobody for a while takes that for a silence of the machines, and loses its share.",
 		Ours, "L11", "new-cell"},
 
+	{SharesStay, "Who shares the machines is decided once in a term: those of a replica that dies later are polled by nobody.",
+		Ours, "L13", "shares"},
+	{HeirWaits, "Who is asked to take over waits until an election is due anyway.",
+		Ours, "L12", "transfers"},
+	{SqueezeTakesProduction, "Where memory runs short production within its limits ends as anybody else.",
+		Ours, "S45", "squeezed"},
+	{SqueezeHighestFirst, "Where memory runs short the highest priority ends first.",
+		Ours, "S45", "squeezed"},
+	{SqueezeByUseAlone, "Where memory runs short no more end than until what the rest uses at the moment fits, whatever it reserves.",
+		Ours, "S45", "squeezed"},
 	{ReservationsForgotten, "A new elected master begins at the limits, whatever the cell holds of reservations.",
 		Ours, "S24", "reclaimed"},
 	{ProdOnReclaimed, "Production is placed by what production reserves, and relies on what others do not use at the moment.",
@@ -266,6 +284,10 @@ var All = []Mutant{
 		Ours, "S23", "budgets"},
 	{DeadlineIgnored, "A drain waits for budgets when its deadline has passed.",
 		"+: https://github.com/kubernetes/kubernetes/issues/66811", "S23", "budgets"},
+	{GoingForgotten, "Which machines can go is said of each task by itself: those of its job that would go with it are not counted.",
+		Ours, "S44", "budgets"},
+	{PlacedOnLeaving, "Those who are displaced are given places on machines that go too, when it is said which can.",
+		Ours, "S44", "budgets"},
 	{CapNotKept, "An update disturbs more tasks than its max_disruptions allows.",
 		Ours, "S31", "updates"},
 	{CanaryForAll, "Who is no canary is placed with the spec that only canaries should try.",

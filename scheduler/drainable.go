@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"borg/borgmaster/cell"
+	"borg/mutant"
 )
 
 // DrainVerdict says whether a machine could be emptied now.
@@ -128,7 +129,11 @@ func (d *drainer) judge(m *cell.Machine) DrainVerdict {
 			continue
 		}
 		v.Tasks++
-		if h := d.c.HoldOf(append(slices.Clone(d.going), p)); h != nil && len(v.Holds) < maxNamed {
+		going := d.going
+		if mutant.Planted(mutant.GoingForgotten) {
+			going = nil
+		}
+		if h := d.c.HoldOf(append(slices.Clone(going), p)); h != nil && len(v.Holds) < maxNamed {
 			h.Task = p.TaskID()
 			v.Holds = append(v.Holds, *h)
 		}
@@ -142,10 +147,8 @@ func (d *drainer) judge(m *cell.Machine) DrainVerdict {
 			displaced = append(displaced, d.needyOf(p))
 		}
 	}
-	if n := min(maxNamed-len(v.Holds), m.NumVolumes()); n > 0 {
-		kept := d.c.KeptVolumes(m)
-		v.Holds = append(v.Holds, kept[:min(n, len(kept))]...)
-	}
+	kept := append(d.c.HoldsOfSavers(m), d.c.KeptVolumes(m)...)
+	v.Holds = append(v.Holds, kept[:min(maxNamed-len(v.Holds), len(kept))]...)
 	slices.SortStableFunc(displaced, func(a, b needy) int {
 		return cmp.Compare(sizeOf(&b.want.need.Resources), sizeOf(&a.want.need.Resources))
 	})
@@ -175,7 +178,7 @@ func (d *drainer) place(q *needy) bool {
 	d.s.classes.attune(q.want, d.s.grid, &d.s.changes)
 	for i := range d.walk(q) {
 		t := d.s.sites.walk[i]
-		if d.leaves[t.machine] || !q.want.class.fits(d.s.grid, i) {
+		if d.leaves[t.machine] && !mutant.Planted(mutant.PlacedOnLeaving) || !q.want.class.fits(d.s.grid, i) {
 			continue
 		}
 		if _, ok := d.fits(q, t); ok {

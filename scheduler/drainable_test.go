@@ -116,6 +116,32 @@ func TestNotDrainable(t *testing.T) {
 	}
 }
 
+// TestSaverHolds: a machine where something has yet to be saved cannot go, although its saver
+// is still to come; as a drain would tell.
+func TestSaverHolds(t *testing.T) {
+	w := newWorld(t, scheduler.Config{Seed: 1})
+	w.must(t, addMachine("m0", machineSpec(4000, 16<<30)))
+	small := &borgpb.Resources{CpuMilli: 100, MemBytes: 1 << 20, DiskBytes: 1 << 20}
+	w.must(t, submitAllocSet("ann", "place", &borgpb.AllocSetSpec{
+		Allocs: 1, Priority: 200, Resources: small, Saver: &borgpb.Saver{Task: &borgpb.TaskSpec{Resources: small, Args: []string{"save"}}},
+	}))
+	inside := service(1, 200, 10, 1<<10)
+	inside.AllocSet, inside.Task.Resources.DiskBytes = "ann/place", 1<<10
+	w.must(t, submitJob("ann", "web", inside))
+	w.settleAll(t)
+	w.startAll()
+	if got := w.s.JudgeDrain(w.copy, []string{"m0"}); len(got) != 1 || len(got[0].Holds) != 0 {
+		t.Errorf("%+v, want nothing to hold the alloc: it is saved when it has left", got)
+	}
+	// Its saver comes when what ran in it has stopped.
+	w.must(t, drainMachine("m0", true))
+	w.catchUp()
+	blocks := w.cell.Blockers(w.cell.Machine("m0"), 9)
+	if got := w.s.JudgeDrain(w.copy, []string{"m0"}); len(got) != 1 || got[0].Safe || len(got[0].Holds) != 1 || len(blocks) != 1 || got[0].Holds[0] != blocks[0] {
+		t.Errorf("%+v, want the hold of a drain: %+v", got, blocks)
+	}
+}
+
 // TestDaemonsNeedNoPlace: tasks of daemon jobs end with their machine, so that no machine
 // stays because of them, and none of them is moved.
 func TestDaemonsNeedNoPlace(t *testing.T) {

@@ -304,12 +304,7 @@ func (c *Cell) Blockers(m *Machine, most int) []Hold {
 			add([]*Copy{p})
 		}
 	}
-	for _, j := range c.saversWaiting(m) {
-		if len(holds) < most {
-			holds = append(holds, *j.holdSave())
-		}
-	}
-	kept := c.KeptVolumes(m)
+	kept := append(c.HoldsOfSavers(m), c.KeptVolumes(m)...)
 	return append(holds, kept[:min(len(kept), most-len(holds))]...)
 }
 

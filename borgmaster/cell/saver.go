@@ -333,6 +333,15 @@ func (c *Cell) saversWaiting(m *Machine) (jobs []*Job) {
 	return jobs
 }
 
+// HoldsOfSavers are for savers that have yet to be started on a machine: as those that run
+// there, they hold a drain.
+func (c *Cell) HoldsOfSavers(m *Machine) (holds []Hold) {
+	for _, j := range c.saversWaiting(m) {
+		holds = append(holds, *j.holdSave())
+	}
+	return holds
+}
+
 // endSavers gives up what lies on a machine that leaves the cell.
 func (c *Cell) endSavers(m *Machine, reason string) {
 	if c.format < FormatSaverDrains {

@@ -730,7 +730,7 @@ func (d *Core) gone(heard []uint64) (n int) {
 // begins anew: what the old owner missed says nothing of the new one.
 func (d *Core) decideLive(now int64) {
 	heard := d.heardLately(now)
-	if d.liveVersion == 0 && !d.settled(now, heard) {
+	if d.liveVersion == 0 && !d.settled(now, heard) || d.liveVersion > 0 && mutant.Planted(mutant.SharesStay) {
 		return
 	}
 	// What is silent to its machines, though not to us.

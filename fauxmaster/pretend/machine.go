@@ -83,6 +83,8 @@ type Config struct {
 	// Uses says what a copy uses whose process has run for so long; nil: nothing is
 	// said of that.
 	Uses func(id borglet.ID, d *borgrpc.Desired, ageNs int64) *borgrpc.Usage
+	// Nil: it is never short of memory.
+	Memory *Memory
 }
 
 // Machine is one machine: a disk that stays, a kernel that lives while the
@@ -106,6 +108,8 @@ type Machine struct {
 	timerNs int64
 	// Addresses of networks whose copies were given with them, by the key of the network.
 	addrs map[string]string
+	// What its borglet was told that copies will use of memory, where it may be short of it.
+	reservedBytes map[borglet.ID]int64
 }
 
 // disk is the borglet's directory. Every file in it is replaced whole and
@@ -202,7 +206,9 @@ func (m *Machine) StartAgent() {
 	if len(found) > 0 {
 		m.cfg.Witness.Mark("borglet took over copies")
 	}
+	m.reservedBytes = map[borglet.ID]int64{}
 	m.step(borglet.Recovered{Copies: found})
+	m.lookAtMemory()
 }
 
 func bootName(boot int) string { return fmt.Sprintf("boot-%d", boot) }
@@ -397,6 +403,7 @@ func (m *Machine) Answer(req *borgrpc.PollRequest) (*borgrpc.PollResponse, error
 		return nil
 	})
 	if err == nil && !resp.Fenced {
+		m.toldReservations(req)
 		m.disk.volumes.Obey(m.core, req, resp, func(id borglet.VolumeID) error {
 			m.cfg.Witness.Deletes(id)
 			return nil

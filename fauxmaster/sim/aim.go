@@ -35,8 +35,9 @@ func (s *swarm) calm() {
 	s.mishaps, s.bands, s.quarantine, s.savers = false, false, false, false
 	s.floodPerS, s.applyNs, s.floodAlone, s.stormTasks = 0, 0, false, 0
 	s.crowd, s.syncNs, s.lists = false, 0, false
+	s.transfers, s.covered = false, false
 	s.newCell, s.allLost, s.machines = false, false, 0
-	s.volumes, s.places = false, false
+	s.volumes, s.places, s.squeeze, s.memBytes = false, false, false, 0
 }
 
 // Aims are all there are.
@@ -259,6 +260,19 @@ var Aims = []Aim{
 		s.everyNs, s.electedNs, s.thinkNs, s.machines, s.allLost = 10*second, 0, 5*second, manyMachines, true
 		s.tight, s.machineMilli, s.jobs, s.lasting = false, 4000, 2, true
 	}},
+	{"transfers", "replicas hand over to one another again and again, and nothing else is wrong", 6 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killScheduler: 1})
+		s.everyNs, s.electedNs, s.thinkNs, s.transfers = 5*second, 0, 40*millisecond, true
+		s.tight, s.machineMilli, s.jobs = false, 8000, 2
+	}},
+	{"shares", "replicas crash and come back, and share the machines anew", 20 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{crashReplica: 1})
+		s.everyNs, s.electedNs, s.thinkNs, s.backNs, s.covered = 7*second, 9*second, second, 9*second, true
+		s.electedKinds, s.keep = []faultKind{crashReplica}, []int{keepAll}
+		s.tight, s.machineMilli, s.jobs, s.machines = false, 4000, 2, 24
+	}},
 	{"hosts", "the elected master dies, and a machine with it that it polled", 60 * second, func(s *swarm) {
 		s.calm()
 		s.only(map[faultKind]int{killScheduler: 1})
@@ -293,6 +307,12 @@ var Aims = []Aim{
 		s.calm()
 		s.only(map[faultKind]int{killScheduler: 1})
 		s.reclaims, s.tight, s.machineMilli, s.thinkNs, s.jobs, s.electedNs = true, true, 1500, 200*millisecond, 4, 3*second
+	}},
+	{"squeezed", "machines that are short of memory, with tasks that use more now and less then", 12 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killBorglet: 1, killScheduler: 1})
+		s.reclaims, s.squeeze, s.memBytes = true, true, squeezedMemBytes
+		s.tight, s.machineMilli, s.thinkNs, s.jobs, s.machines, s.everyNs = true, 12000, 500*millisecond, 10, 3, second
 	}},
 	{"flood", "one user asks for ten times what the log can do, and the tasks of a job do nothing but crash", 8 * second, func(s *swarm) {
 		s.calm()

@@ -404,6 +404,9 @@ func (c *client) drawSpec() *borgpb.JobSpec {
 		},
 		Update: &borgpb.UpdatePolicy{BatchSize: uint32(1 + r.IntN(3))},
 	}
+	if c.w.swarm.memBytes > 0 {
+		spec.Task.Resources.MemBytes += int64(r.IntN(3)) * (64 << 20)
+	}
 	switch n := r.IntN(100); {
 	case n < 35:
 		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH

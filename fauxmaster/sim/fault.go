@@ -101,6 +101,9 @@ type swarm struct {
 	updates bool
 	// Borglets tell what tasks use, and so there are reservations.
 	reclaims bool
+	// Machines are short of memory now and then. How much they have; 0: plenty.
+	squeeze  bool
+	memBytes int64
 	// What a flooding user asks for in a second, and how long each op takes in the cell;
 	// zero: nobody floods, and no time. floodAlone: nothing else is wrong.
 	floodPerS, applyNs int64
@@ -129,6 +132,9 @@ type swarm struct {
 	watchers int
 	// Shims are killed while they make containers, and cgroups are not let go at once.
 	mishaps bool
+	// Replicas hand over to one another again and again, and nothing else is wrong; nothing
+	// but replicas that crash is wrong.
+	transfers, covered bool
 	// Time between two deaths of the elected master together with a machine that it
 	// polls; 0: they do not die together.
 	hostNs int64
@@ -256,6 +262,7 @@ func drawSwarm(r *rand.Rand) swarm {
 	s.savers = r.IntN(3) == 0 && !s.quotas && !s.labels
 	// Nor does that of quarantine know that a volume keeps a task from other machines.
 	s.volumes = r.IntN(3) == 0 && !s.quotas && !s.labels && !s.quarantine
+	s.squeeze = r.IntN(2) == 0 && s.reclaims
 	return s
 }
 

@@ -52,10 +52,12 @@ func (m *machine) pretend(r *rand.Rand) *pretend.Machine {
 	if m.w.swarm.reclaims {
 		cfg.Uses = func(id borglet.ID, d *borgrpc.Desired, ageNs int64) *borgrpc.Usage {
 			u := usage(id, d, ageNs)
+			u.MemBytesPeak = min(m.memUsed(id, d, ageNs), d.GetSpec().GetResources().GetMemBytes())
 			m.w.truth.used(id, u)
 			return u
 		}
 	}
+	cfg.Memory = m.memory()
 	return pretend.New(cfg)
 }
 
@@ -81,6 +83,9 @@ func (w *World) machineNamed(name string) *machine {
 
 func (m *machine) spec() *borgpb.MachineSpec {
 	capacity := &borgpb.Resources{CpuMilli: m.w.swarm.machineMilli, MemBytes: 32 << 30, DiskBytes: 100 << 30, Ports: 100}
+	if m.w.swarm.memBytes > 0 {
+		capacity.MemBytes = m.w.swarm.memBytes
+	}
 	if m.w.swarm.rich && m.i%2 == 0 {
 		capacity.Devices = map[string]int64{deviceName: 2}
 	}

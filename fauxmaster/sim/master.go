@@ -358,6 +358,7 @@ func (m *masterSide) poll(p linkshard.Poll) {
 			r.w.truth.unreached(r.id, p.Machine)
 		} else if o.Response != nil {
 			r.w.truth.reached(r.id, p.Machine)
+			r.w.polled(p.Machine)
 		}
 		m.station.TakeAnswer(m.station.Weigh(p, req, o))
 		m.carryOut()

@@ -58,6 +58,15 @@ func (w *World) takeCheckpoint() {
 func (w *World) loseDisks() {
 	w.say("the disks of all replicas are lost at index %d", w.truth.index)
 	w.mark("all disks lost")
+	// What is asked and not answered may be done all the same.
+	for _, c := range w.clients {
+		if c.op != nil && c.asked.Kind != 0 {
+			w.story.turned = append(w.story.turned, turned{c.op.RequestId, c.asked})
+		}
+		if c.op != nil && c.files.asked.Kind != 0 {
+			w.story.addFile(c.files.asked, c.op.RequestId, true)
+		}
+	}
 	w.judge()
 	w.story = story{rand: w.story.rand}
 	w.restore.lost = w.truth.cell

@@ -70,6 +70,7 @@ func (p *schedulerProcess) load() {
 	}
 	p.copy, p.search, p.entries = c, search, nil
 	p.wake()
+	p.askDrains()
 }
 
 // copyCell makes another cell of one's records.

@@ -10,9 +10,11 @@ import (
 	"borg/borgmaster/admission"
 	"borg/borgmaster/cell"
 	"borg/borgmaster/replica"
+	"borg/fauxmaster/pretend"
 	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
+	"borg/scheduler"
 )
 
 // TestSeeds runs some seeds; each that fails says how to see it again. A third
@@ -125,7 +127,7 @@ func TestKinds(t *testing.T) {
 
 // TestBudgets: machines are emptied again and again, and jobs have disruption budgets.
 func TestBudgets(t *testing.T) {
-	comesTo(t, "budgets", 4, 8*second, "task disturbed within its budget", "drain held back by nothing", "drain came to its deadline", "task moved")
+	comesTo(t, "budgets", 4, 8*second, "task disturbed within its budget", "drain held back by nothing", "drain came to its deadline", "task moved", "machine cannot go for a budget", "task leaves a machine that can go")
 }
 
 // TestUpdates: jobs are updated again and again, to good versions and bad ones.
@@ -142,6 +144,11 @@ func TestRestored(t *testing.T) {
 // follow one another.
 func TestReclaimed(t *testing.T) {
 	comesTo(t, "reclaimed", 5, 12*second, "reservation below the limit", "reservation rose", "reservation moved far", "placed in reclaimed resources")
+}
+
+// TestSqueezed: machines run short of memory, and somebody gives way.
+func TestSqueezed(t *testing.T) {
+	comesTo(t, "squeezed", 2, 6*second, "ended for want of memory")
 }
 
 // TestFlood: one user asks for ten times what the log can do, tasks crash, and others go on.
@@ -171,6 +178,16 @@ func TestLists(t *testing.T) {
 // TestNewCell: all machines come at once, and all replicas share them.
 func TestNewCell(t *testing.T) {
 	comesTo(t, "new-cell", 1, 9*second, "no machine answers a replica")
+}
+
+// TestTransfers: replicas hand over to one another, and writes go on.
+func TestTransfers(t *testing.T) {
+	comesTo(t, "transfers", 1, 4*second, "election transferred")
+}
+
+// TestShares: replicas crash, and all machines are polled.
+func TestShares(t *testing.T) {
+	comesTo(t, "shares", 1, 12*second, "all that is there is polled")
 }
 
 // TestReturns: all machines come back at once, and none of them is called down.
@@ -409,6 +426,19 @@ func TestCheckers(t *testing.T) {
 		"S28": func(w *World) {
 			w.truth.asks(1, &borgrpc.PollRequest{Machine: "m"}, &borgrpc.PollRequest{Machine: "m", Stops: []*borgrpc.Stop{{}}})
 		},
+		"S44": func(w *World) { w.truth.bareGoes([]scheduler.DrainVerdict{{Machine: "m"}}) },
+		"S45": func(w *World) {
+			w.truth.squeezed(&machine{}, squeezeOf([]int32{200, 100}, 0))
+		},
+		"S45 ": func(w *World) {
+			w.truth.squeezed(&machine{}, squeezeOf([]int32{100, 50, 50}, 0, 1))
+		},
+		"S45  ": func(w *World) { w.truth.squeezed(&machine{}, squeezeOf([]int32{100, 50})) },
+		"S45   ": func(w *World) {
+			s := squeezeOf([]int32{100, 50}, 0, 1)
+			s.Was.RoomBytes = 10
+			w.truth.squeezed(&machine{}, s)
+		},
 		"S43": func(w *World) {
 			w.truth.movedFar(1, []moving{{was: cell.Resources{CPUMilli: 1000, MemBytes: 1 << 30}, to: &borgpb.TaskReservation{CpuMilli: 950, MemBytes: 1<<30 - 1<<20}}})
 		},
@@ -423,6 +453,14 @@ func TestCheckers(t *testing.T) {
 		"L8  ":   func(w *World) { w.crowdGot("alone", 1000) },
 		"L8   ":  func(w *World) { w.now = 9 * second; w.listed(8*second, nil) },
 		"L8    ": func(w *World) { w.listed(w.now, errTooMuch{&admission.Refusal{}}) },
+		"L12": func(w *World) {
+			w.swarm.transfers, w.wroteNs, w.now = true, second, second+transferGapNs+1
+			w.wrote()
+		},
+		"L13": func(w *World) {
+			w.now = 9 * second
+			w.stillPolled("m", second)
+		},
 		"L11": func(w *World) {
 			w.replicas = []*replicaNode{{id: 1}, {id: 2}}
 			w.allShare([]uint64{1})
@@ -438,6 +476,19 @@ func TestCheckers(t *testing.T) {
 			t.Errorf("%s is broken and the run says %v", want, w.failure)
 		}
 	}
+}
+
+// squeezeOf is a look at a machine that has room for one copy of those that use 10 bytes
+// each, with such priorities, and ends some.
+func squeezeOf(priorities []int32, ends ...int) (s pretend.Squeeze) {
+	s.Was = borglet.Squeezed{RoomBytes: 10, CapacityBytes: 10}
+	for i, p := range priorities {
+		s.Shares = append(s.Shares, pretend.Share{ID: borglet.ID{Index: uint32(i)}, Desired: &borgrpc.Desired{Priority: p}, UsedBytes: 10, ReservedBytes: 10})
+	}
+	for _, i := range ends {
+		s.Ends = append(s.Ends, s.Shares[i].ID)
+	}
+	return s
 }
 
 func addMachine(id string) *borgpb.Op {

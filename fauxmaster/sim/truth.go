@@ -71,6 +71,8 @@ type truth struct {
 	usedMostMem map[borglet.ID]int64
 	// Terms in which an elected master does not know which reservations were logged.
 	blindTerms map[uint64]bool
+	// Those that their borglets end for want of memory.
+	squeezedOut map[borglet.ID]bool
 	// When each copy that runs was last given another spec.
 	updatedNs map[borglet.ID]int64
 	reserved  map[borglet.ID]reserved
@@ -117,7 +119,7 @@ func newTruth(w *World) *truth {
 		disturbed: map[cell.UID]*disturbances{}, rolling: map[cell.JobKey]*rollout{}, forced: map[string]bool{},
 		labelled: labelModel{of: map[labelledObject]map[string]string{}},
 		usedMost: map[borglet.ID]int64{}, usedLast: map[borglet.ID]int64{}, reserved: map[borglet.ID]reserved{}, updatedNs: map[borglet.ID]int64{},
-		usedMostMem: map[borglet.ID]int64{}, blindTerms: map[uint64]bool{},
+		usedMostMem: map[borglet.ID]int64{}, blindTerms: map[uint64]bool{}, squeezedOut: map[borglet.ID]bool{},
 	}
 }
 
@@ -261,6 +263,7 @@ func (t *truth) answered(op *borgpb.Op, res *borgpb.Result) {
 		t.w.fail("S4: %s was refused (%s), and was done at index %d", op.RequestId, res.GetRefusal().GetMessage(), d.index)
 	}
 	t.w.failover.acknowledged()
+	t.w.wrote()
 }
 
 // read: S5, a read shows what was acknowledged before it was asked for.
@@ -359,6 +362,10 @@ func (t *truth) live(m *machine, id borglet.ID) {
 
 // stops: S10, nothing is stopped without a cause in the log.
 func (t *truth) stops(m *machine, id borglet.ID) {
+	if t.squeezedOut[id] {
+		delete(t.squeezedOut, id)
+		return
+	}
 	p := t.copyOf(m, id)
 	if p != nil && p.Cause() == borgpb.StopCause_STOP_CAUSE_UNSPECIFIED {
 		t.w.fail("S10: copy %s on %s is stopped, and the log has no cause", id, m.name)

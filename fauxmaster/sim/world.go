@@ -113,9 +113,14 @@ type World struct {
 	clients  []*client
 	watchers []*watcher
 	hostRand *rand.Rand
-	past     *told.Past
-	truth    *truth
-	failover failover
+	// When and of which machines it is asked whether they could go.
+	drainRand *rand.Rand
+	past      *told.Past
+	truth     *truth
+	failover  failover
+	// When a mutation was last answered.
+	wroteNs  int64
+	coverage coverage
 	// How often the first phase went on for a while, and where that draws from.
 	went     int
 	wentRand *rand.Rand
@@ -211,6 +216,7 @@ func (w *World) build() {
 	}
 	w.truth, w.failover = newTruth(w), newFailover(w)
 	w.story.rand = stream(w.cfg.Seed, "story")
+	w.drainRand = stream(w.cfg.Seed, "drains")
 	w.nodes = map[uint64]*replicaNode{}
 	for id := uint64(1); id <= replicas; id++ {
 		x := newReplicaNode(w, id, false)
@@ -250,6 +256,8 @@ func (w *World) build() {
 	w.machinesCome()
 	w.loseAll()
 	w.changeMembers()
+	w.transfers()
+	w.covers()
 	w.watch()
 	w.hostRand = stream(w.cfg.Seed, "hosts")
 	w.loseHosts(hostFromNs)
