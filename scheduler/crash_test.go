@@ -58,8 +58,8 @@ func TestCrashedElsewhere(t *testing.T) {
 	if b := w.s.Pass(w.cell); len(b.Assign.GetAssignments()) > 0 {
 		t.Fatalf("it is placed where it crashed, or where there is no room: %v", b.Assign)
 	}
-	if got := w.cell.CrashedOn(j, 0); got != "m00000" {
-		t.Fatalf("it is kept away from %q", got)
+	if got := w.cell.CrashedOn(j, 0); got != (cell.Away{Crashed: "m00000"}) {
+		t.Fatalf("it is kept away from %v", got)
 	}
 	// Nobody goes there any more: then there is no choice.
 	_, events := w.apply(machineOp("drain", options{name: "m00002"}))
@@ -86,7 +86,7 @@ func BenchmarkCrashed(b *testing.B) {
 		}
 		walks.measure(func() {
 			for i := range j.NumTasks() {
-				if w.cell.CrashedOn(j, i) == "" {
+				if !w.cell.CrashedOn(j, i).Any() {
 					b.Fatal("it is kept away from no machine")
 				}
 			}
