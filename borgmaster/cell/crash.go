@@ -266,7 +266,7 @@ func (c *Cell) tryElsewhere(p *Copy, crashes uint32) {
 	if !c.placeElsewhere(t, Away{Crashed: p.machine.name, Kept: c.quarantinedOn(t)}) {
 		return
 	}
-	c.countCrash(t, p, crashes, 2)
+	c.countCrash(t, p, min(crashes, maxFailures), 2)
 	reason := fmt.Sprintf("crashed %s in a row on %s; tried elsewhere", timesWords(int(crashes)), p.machine.name)
 	c.evict(t, edgeEvict, statePending, borgpb.StopCause_STOP_CAUSE_CRASHED, reason, p.grace())
 }
@@ -317,7 +317,7 @@ func (c *Cell) checkCrashes(t *Task) error {
 		return nil
 	case c.format < FormatCrashingServices:
 		return fmt.Errorf("crashes of a later format are remembered: %+v", *r)
-	case r.copies > maxCrashesCounted || r.crashes == 0 || r.crashes > maxFailures+1 || r.lastNs < 0 || r.lastNs > c.clock.cellNs ||
+	case r.copies > maxCrashesCounted || r.crashes == 0 || r.crashes > maxFailures || r.lastNs < 0 || r.lastNs > c.clock.cellNs ||
 		r.version == 0 || r.version > t.job.version || !validName(r.machine) || r.everywhere && r.copies < 2:
 		return fmt.Errorf("its crashes are odd: %+v, and it is %d", *r, c.clock.cellNs)
 	}

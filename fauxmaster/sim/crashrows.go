@@ -91,7 +91,14 @@ func (t *truth) copyFailed(task *cell.Task, ev *cell.Event) {
 		}
 	}
 	if last := tries[len(tries)-1]; last.attempt == ev.Attempt && last.crashed {
-		t.paired.add(task, last.machine, last.version, t.cell.TimeNs(), 1)
+		t.addCrash(task, last.machine, last.version, 1)
+	}
+}
+
+func (t *truth) addCrash(task *cell.Task, machine string, version uint64, least int) {
+	t.paired.add(task, machine, version, t.cell.TimeNs(), least)
+	if row := t.paired.rows[task]; row.copies > 2 && !row.unsure {
+		t.w.mark("crashed there again")
 	}
 }
 
@@ -100,9 +107,6 @@ func (t *truth) countRow(j *cell.Job, task *cell.Task) {
 	row := t.paired.rows[task]
 	if row == nil || row.unsure {
 		return
-	}
-	if row.copies > 2 {
-		t.w.mark("crashed there again")
 	}
 	if until := t.cell.CrashedUntilNs(j, task.ID().Index); until != row.untilNs() {
 		t.w.fail("S42: the crashes of %v are remembered until %d, and should be until %d: %+v", task.ID(), until, row.untilNs(), *row)
@@ -274,7 +278,7 @@ func (t *truth) leftFor(x *crashing, left bool) {
 		return
 	}
 	if left {
-		t.paired.add(x.task, x.machine.Name(), x.version, now, 2)
+		t.addCrash(x.task, x.machine.Name(), x.version, 2)
 		return
 	}
 	if o := t.cell.Machine(x.roomy); o != nil && p != nil && p.Current() && !x.tied && t.takesOf(x.job, p.TaskSpec(), o) {

@@ -184,6 +184,7 @@ var notRequired = map[string]string{
 	"waited for a place in vain":           "only under an aim",
 	"answered beside a flood":              "only under an aim",
 	"crash storm":                          "only under an aim",
+	"crashed there again":                  "only under an aim",
 	"listed beside many lists":             "only under an aim",
 	"no machine answers a replica":         "only under an aim: eight of its share at once",
 	"back and not heard":                   "only under an aim",
