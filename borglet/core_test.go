@@ -230,6 +230,9 @@ func (w *coreWorld) state() string {
 		if r.Restarts != 0 {
 			fmt.Fprintf(&out, " restarts=%d", r.Restarts)
 		}
+		if r.Failures != 0 {
+			fmt.Fprintf(&out, " failures=%d", r.Failures)
+		}
 		if r.Exit != nil {
 			fmt.Fprintf(&out, " exit=%q", ExitText(r.Exit))
 		}

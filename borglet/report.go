@@ -71,6 +71,7 @@ func (t *task) report() *borgpb.TaskReport {
 type says struct {
 	state         borgpb.AttemptState
 	restarts      uint32
+	failures      uint32
 	pid           int64
 	exit          *borgpb.Exit
 	startedWallNs int64
@@ -91,7 +92,7 @@ func (t *task) says(state borgpb.AttemptState) says {
 		}
 	}
 	return says{
-		state: state, restarts: t.Restarts, pid: t.pid, exit: t.Exit,
+		state: state, restarts: t.Restarts, failures: t.Failures, pid: t.pid, exit: t.Exit,
 		startedWallNs: t.StartedWallNs, text: text, shimLost: t.ShimLost, addr: t.addr,
 	}
 }
@@ -114,6 +115,7 @@ func (t *task) tell(now says) {
 		Text:          now.text,
 		ShimLost:      now.shimLost,
 		Addr:          now.addr,
+		Failures:      now.failures,
 	}
 }
 
@@ -172,6 +174,10 @@ func appendReport(buf []byte, r *borgpb.TaskReport, version uint64) []byte {
 	if r.GetExit().GetReason() != "" {
 		buf = append(buf, 0xfe)
 		text(r.GetExit().GetReason())
+	}
+	if r.GetFailures() != 0 {
+		buf = append(buf, 0xfd)
+		number(int64(r.GetFailures()))
 	}
 	return buf
 }

@@ -131,16 +131,21 @@ const (
 	QuotaOversold     Name = "quota-oversold"
 	QuotaNeverExpires Name = "quota-never-expires"
 
-	CollapseNotAsked     Name = "collapse-not-asked"
-	PreemptWaitNotKept   Name = "preempt-wait-not-kept"
-	SlotTakenAgain       Name = "slot-taken-again"
-	SkipNotDecided       Name = "skip-not-decided"
-	MissedForgotten      Name = "missed-forgotten"
-	OverlapIgnored       Name = "overlap-ignored"
-	HoleStays            Name = "hole-stays"
-	DaemonStays          Name = "daemon-stays"
-	DaemonElsewhere      Name = "daemon-elsewhere"
-	CrashesForgotten     Name = "crashes-forgotten"
+	CollapseNotAsked   Name = "collapse-not-asked"
+	PreemptWaitNotKept Name = "preempt-wait-not-kept"
+	SlotTakenAgain     Name = "slot-taken-again"
+	SkipNotDecided     Name = "skip-not-decided"
+	MissedForgotten    Name = "missed-forgotten"
+	OverlapIgnored     Name = "overlap-ignored"
+	HoleStays          Name = "hole-stays"
+	DaemonStays        Name = "daemon-stays"
+	DaemonElsewhere    Name = "daemon-elsewhere"
+	CrashesForgotten   Name = "crashes-forgotten"
+
+	CrashingServiceStays   Name = "crashing-service-stays"
+	CrashingServiceWanders Name = "crashing-service-wanders"
+	CrashRowForgotten      Name = "crash-row-forgotten"
+
 	QuarantineForEver    Name = "quarantine-for-ever"
 	QuarantinePlacedBack Name = "quarantine-placed-back"
 
@@ -426,6 +431,12 @@ var All = []Mutant{
 		Ours, "S30", "kinds"},
 	{DaemonElsewhere, "Neither cell nor scheduler looks to which machine a task of a daemon job belongs.",
 		Ours, "S30", "kinds"},
+	{CrashingServiceStays, "A service that crashes again and again is started again on the same machine for ever, although another takes it.",
+		Ours, "S42", "crashing-services"},
+	{CrashingServiceWanders, "A service that crashes wherever it is is moved again and again.",
+		Ours, "S42", "crashing-services"},
+	{CrashRowForgotten, "A task that crashed where it crashed before is kept away from there no longer than the first time.",
+		Ours, "S42", "crashing-services"},
 	{CrashesForgotten, "A task is placed again where its copies crashed, although others take it.",
 		Ours, "S42", "crashes"},
 	{QuarantineForEver, "A copy stays in quarantine when its time is over.",

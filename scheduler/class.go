@@ -33,9 +33,9 @@ type want struct {
 	inSet bool
 	// byIndex: it runs in the one alloc of its index; such a want is of one index.
 	byIndex bool
-	// crashed is the machine that it is kept away from, as it crashed there; such
-	// a want is of one index. Empty: there is none.
-	crashed string
+	// away are the machines that it is kept away from, as it crashed there; such
+	// a want is of one index.
+	away cell.Away
 	// volumes say where it can be, and how much disk those need that are not there. A
 	// want with volumes is of one index.
 	volumes cell.VolumeSite
@@ -312,7 +312,7 @@ func (w *want) appendStatic(b []byte) []byte {
 		b = appendText(append(b, 1), ban.Machine())
 	}
 	b = append(b, 0)
-	return appendVolumes(appendText(b, w.crashed), &w.volumes)
+	return appendVolumes(appendText(appendText(b, w.away.Crashed), w.away.Kept), &w.volumes)
 }
 
 func appendConstraint(b []byte, k *borgpb.Constraint) []byte {
@@ -391,14 +391,16 @@ func (s *Scheduler) newWant(c *cell.Cell, l *line, index uint32) *want {
 		w.batch = l.job.Kind() == borgpb.JobKind_JOB_KIND_BATCH
 		if !s.dry {
 			w.bans = c.BansOf(w.need.Task.GetPackages(), nil)
-			if crashed := c.LastCrash(l.job, index); crashed != "" && !w.volumes.Bound && !l.job.AllocByIndex() && s.takesElsewhere(w, crashed) {
-				w.crashed, w.last = crashed, index
-			}
 		}
 		if key, ok := l.job.AllocSet(); ok {
 			w.inSet = true
 			w.set = c.AllocSet(key)
 			if w.byIndex = l.job.AllocByIndex(); w.byIndex {
+				w.last = index
+			}
+		}
+		if away := c.LastCrash(l.job, index); away.Any() && !s.dry {
+			if w.away = s.keptAway(c, w, index, away); w.away.Any() {
 				w.last = index
 			}
 		}
@@ -426,21 +428,32 @@ func (s *Scheduler) newWant(c *cell.Cell, l *line, index uint32) *want {
 	return w
 }
 
-// takesElsewhere tells whether any machine but one takes tasks and suits w, room
-// apart: what the cell finds out by a look at each machine.
-func (s *Scheduler) takesElsewhere(w *want, but string) bool {
+// keptAway are the machines that a task is kept away from, as cell.CrashedOn says: where
+// the cell looks at each machine, the arrays know it already.
+func (s *Scheduler) keptAway(c *cell.Cell, w *want, index uint32, away cell.Away) cell.Away {
+	switch {
+	case w.volumes.Bound || w.byIndex:
+		return cell.Away{}
+	case w.inSet:
+		return c.CrashedOn(w.line.job, index)
+	}
+	return away.Where(func(but cell.Away) bool { return s.takesElsewhere(w, but) })
+}
+
+// takesElsewhere tells whether any machine but those takes tasks and suits w, room
+// apart.
+func (s *Scheduler) takesElsewhere(w *want, but cell.Away) bool {
 	s.classes.staticKey = w.appendStatic(s.classes.staticKey[:0])
 	fits := s.grid.static(s.classes.staticKey, w, w.hard()).fits
-	slot := int32(-1)
-	if t := s.sites.byName[but]; t != nil {
-		slot = t.slot
+	for r := pair(fits, s.grid.usable, 0); ; {
+		i := r.next()
+		if i < 0 {
+			return false
+		}
+		if !but.From(s.sites.walk[i].name) {
+			return true
+		}
 	}
-	r := pair(fits, s.grid.usable, 0)
-	i := r.next()
-	if i == slot && i >= 0 {
-		i = r.next()
-	}
-	return i >= 0
 }
 
 // hard are the constraints that must hold.

@@ -58,8 +58,8 @@ func TestCrashedElsewhere(t *testing.T) {
 	if b := w.s.Pass(w.cell); len(b.Assign.GetAssignments()) > 0 {
 		t.Fatalf("it is placed where it crashed, or where there is no room: %v", b.Assign)
 	}
-	if got := w.cell.CrashedOn(j, 0); got != "m00000" {
-		t.Fatalf("it is kept away from %q", got)
+	if got := w.cell.CrashedOn(j, 0); got != (cell.Away{Crashed: "m00000"}) {
+		t.Fatalf("it is kept away from %v", got)
 	}
 	// Nobody goes there any more: then there is no choice.
 	_, events := w.apply(machineOp("drain", options{name: "m00002"}))
@@ -70,6 +70,58 @@ func TestCrashedElsewhere(t *testing.T) {
 	}
 	if r, _ := w.apply(assign(b.Assign)); len(r.GetItems()) > 0 {
 		t.Fatalf("refused: %v", r)
+	}
+}
+
+// TestCrashingServiceElsewhere wants a service that the cell takes off a machine where it
+// crashes to go elsewhere, whoever else is kept from there, and its word in why.
+func TestCrashingServiceElsewhere(t *testing.T) {
+	c := cell.New("bench", 1)
+	s, err := scheduler.New(scheduler.Config{Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{cell: c, copy: c, s: s, wallNs: 1_800_000_000_000_000_000, timeNs: 1e9}
+	must := func(op *borgpb.Op) {
+		t.Helper()
+		r, events := w.apply(op)
+		if r.GetRefusal() != nil || len(r.GetItems()) > 0 {
+			t.Fatalf("refused: %v", r)
+		}
+		s.Observe(c, events)
+	}
+	for _, name := range []string{"m1", "m2", "m3"} {
+		must(addMachine(name, machineSpec(1_000, 1<<40)))
+	}
+	must(submitJob("ann", "web", service(1, 110, 600, 1<<20)))
+	j := c.Job(cell.JobKey{User: "ann", Name: "web"})
+	place := func(machine string, last uint64) {
+		t.Helper()
+		must(assign(&borgpb.Assign{Assignments: []*borgpb.Assignment{{Uid: j.UID().String(), Machine: machine, LastAttempt: last}}}))
+	}
+	// A copy of it is in quarantine on the first, and it crashes on the second.
+	place("m1", 0)
+	must(reported(j, 0, "m1", 1, borgpb.AttemptState_ATTEMPT_STATE_RUNNING))
+	must(asUser("ann", &borgpb.Op{Op: &borgpb.Op_QuarantineTask{QuarantineTask: &borgpb.QuarantineTask{User: "ann", Name: "web"}}}))
+	place("m2", 1)
+	crashed := reported(j, 0, "m2", 2, borgpb.AttemptState_ATTEMPT_STATE_BACKOFF)
+	crashed.GetReports().Machines[0].Tasks[0].Failures = 5
+	must(crashed)
+	must(reported(j, 0, "m2", 2, borgpb.AttemptState_ATTEMPT_STATE_STOPPED))
+	if away := c.CrashedOn(j, 0); away != (cell.Away{Kept: "m1", Crashed: "m2"}) {
+		t.Fatalf("it is kept away from %+v", away)
+	}
+	why, err := s.Explain(c, j.Key(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "a copy of it is in quarantine on m1; it is placed elsewhere, it is kept away from m2, where it crashed 5 times, for another 1 h"
+	if r := why.Reasons; len(r) == 0 || r[0].Test != "crashed" || r[0].Machines != 2 || r[0].Detail != want {
+		t.Errorf("why says %+v", r)
+	}
+	b := s.Pass(c)
+	if a := b.Assign.GetAssignments(); len(a) != 1 || a[0].Machine != "m3" {
+		t.Fatalf("it is placed so: %v", b.Assign)
 	}
 }
 
@@ -86,7 +138,7 @@ func BenchmarkCrashed(b *testing.B) {
 		}
 		walks.measure(func() {
 			for i := range j.NumTasks() {
-				if w.cell.CrashedOn(j, i) == "" {
+				if !w.cell.CrashedOn(j, i).Any() {
 					b.Fatal("it is kept away from no machine")
 				}
 			}

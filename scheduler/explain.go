@@ -254,10 +254,11 @@ func (e *explanation) reason(fit cell.Fit) Reason {
 			return "a taint"
 		})
 	case cell.FitCrashed:
-		r.Detail = "its last two copies crashed on " + listText(e.names(fit), 3)
-		if p := &e.placement; p.Job != nil && e.c.QuarantinedOn(p.Job, p.Index) != "" {
-			r.Detail = "a copy of it is in quarantine on " + listText(e.names(fit), 3)
+		names := e.names(fit)
+		for i, name := range names {
+			names[i] = e.c.AwayWords(e.placement.Job, e.index, name)
 		}
+		r.Detail = listText(names, 3)
 	case cell.FitBanned:
 		r.Detail = e.tally(fit, func(at spot) string { return e.banWords(at, &req) })
 	case cell.FitAlloc:

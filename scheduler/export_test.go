@@ -162,7 +162,7 @@ func fitsDiffer(s *Scheduler, c *cell.Cell, w *want) error {
 	if w.inSet || w.line.job != nil && c.JobByUID(w.line.uid) != w.line.job {
 		return nil
 	}
-	if w.line.job != nil && c.CrashedOn(w.line.job, w.need.First) != "" {
+	if w.line.job != nil && c.CrashedOn(w.line.job, w.need.First).Any() {
 		w = s.newWant(c, w.line, w.need.First)
 		s.classes.attune(w, s.grid, &s.changes)
 	}

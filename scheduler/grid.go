@@ -578,8 +578,8 @@ func (g *grid) survey(keys []string) {
 type static struct {
 	hard        []*borgpb.Constraint
 	tolerations []*borgpb.Toleration
-	// crashed is the machine that a task is kept away from; empty: none.
-	crashed string
+	// away are the machines that a task is kept away from.
+	away cell.Away
 	// bans keep it away from a machine, or from all.
 	bans []*cell.Ban
 	// volumes say where it can be.
@@ -596,7 +596,7 @@ func (g *grid) meets(s *static, t *site) bool {
 			return false
 		}
 	}
-	return t.name != s.crashed && s.volumes.Fits(t.machine) && cell.Untolerated(s.tolerations, t.machine) == nil && !s.banned(t.name)
+	return !s.away.From(t.name) && s.volumes.Fits(t.machine) && cell.Untolerated(s.tolerations, t.machine) == nil && !s.banned(t.name)
 }
 
 // banned tells whether a package must not be started on a machine.
@@ -621,7 +621,7 @@ func (g *grid) static(key []byte, w *want, hard []*borgpb.Constraint) *static {
 	if s := g.statics[string(key)]; s != nil {
 		return s
 	}
-	s := &static{hard: hard, tolerations: w.tolerations(), crashed: w.crashed, bans: w.bans, volumes: w.volumes, fits: newBitset(len(g.sites.walk))}
+	s := &static{hard: hard, tolerations: w.tolerations(), away: w.away, bans: w.bans, volumes: w.volumes, fits: newBitset(len(g.sites.walk))}
 	g.all(s.fits)
 	for _, k := range hard {
 		for i, word := range g.fact(k).holds {
@@ -637,8 +637,10 @@ func (g *grid) static(key []byte, w *want, hard []*borgpb.Constraint) *static {
 		s.fits.set(i, cell.Untolerated(s.tolerations, t.machine) == nil)
 		s.advise(t, len(g.sites.walk))
 	}
-	if t := g.sites.byName[s.crashed]; t != nil && t.slot >= 0 {
-		s.fits.set(t.slot, false)
+	for _, name := range [...]string{s.away.Crashed, s.away.Kept} {
+		if t := g.sites.byName[name]; t != nil && t.slot >= 0 {
+			s.fits.set(t.slot, false)
+		}
 	}
 	for _, b := range s.bans {
 		if b.Machine() == "" {

@@ -49,7 +49,7 @@ func (f *search) probe(w *want, r *request, at spot) cell.Fit {
 	switch {
 	case cell.Untolerated(r.tolerations, m) != nil:
 		return cell.FitTaint
-	case w.crashed == m.Name():
+	case w.away.From(m.Name()):
 		return cell.FitCrashed
 	case f.c.Banned(r.packages, m) != nil:
 		return cell.FitBanned

@@ -115,8 +115,8 @@ func (l *line) known(index uint32) *want {
 
 // want returns what index of l asks for.
 func (s *Scheduler) want(c *cell.Cell, l *line, index uint32) *want {
-	if l.job != nil && !s.dry && c.LastCrash(l.job, index) != "" {
-		if w := s.newWant(c, l, index); w.crashed != "" {
+	if l.job != nil && !s.dry && c.LastCrash(l.job, index).Any() {
+		if w := s.newWant(c, l, index); w.away.Any() {
 			// That ends by itself, without an event.
 			s.waitsForTime = true
 			return w

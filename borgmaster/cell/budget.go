@@ -122,10 +122,10 @@ func downWords(j *Job, b *borgpb.DisruptionBudget, up uint32) string {
 // heldByWindow tells whether a task was disturbed as often as its budget allows.
 func (c *Cell) heldByWindow(p *Copy, b *borgpb.DisruptionBudget) *Hold {
 	t := p.row()
-	if b.MaxPerTask == 0 || t == nil || t.disrupted == nil {
+	if b.MaxPerTask == 0 || t == nil {
 		return nil
 	}
-	times := *t.disrupted
+	times := t.disrupted()
 	if len(times) < int(b.MaxPerTask) {
 		return nil
 	}
@@ -165,16 +165,13 @@ func (c *Cell) disturb(t *Task) {
 		return
 	}
 	var times []int64
-	if t.disrupted != nil {
-		for _, at := range *t.disrupted {
-			if at+b.WindowNs > c.clock.cellNs {
-				times = append(times, at)
-			}
+	for _, at := range t.disrupted() {
+		if at+b.WindowNs > c.clock.cellNs {
+			times = append(times, at)
 		}
 	}
 	times = append(times, c.clock.cellNs)
-	times = times[max(0, len(times)-maxDisruptionsKept):]
-	t.disrupted = &times
+	t.rare().disrupted = times[max(0, len(times)-maxDisruptionsKept):]
 	c.dirty(t)
 }
 
@@ -188,13 +185,13 @@ func (c *Cell) MayMove(x *Moves, p *Copy) *Hold {
 }
 
 // disrupted writes when a task was disturbed, if it was.
-func (e *encoder) disrupted(times *[]int64) {
-	if times == nil {
+func (e *encoder) disrupted(times []int64) {
+	if len(times) == 0 {
 		return
 	}
 	e.byte(tagDisrupted)
-	e.uint(uint64(len(*times)))
-	for _, at := range *times {
+	e.uint(uint64(len(times)))
+	for _, at := range times {
 		e.int(at)
 	}
 }
@@ -210,6 +207,6 @@ func (l *loader) disrupted(d *decoder, t *Task) error {
 	if len(times) == 0 || len(times) > maxDisruptionsKept || !slices.IsSorted(times) || times[0] < 0 || times[len(times)-1] > l.c.clock.cellNs {
 		return errOdd
 	}
-	t.disrupted = &times
+	t.rare().disrupted = times
 	return nil
 }

@@ -278,7 +278,7 @@ func (c *Cell) checkTaskRow(j *Job, t *Task, n *Job, uses map[*Spec]uint32) erro
 	if ended > maxEndedCopiesOfTask {
 		return fmt.Errorf("%d ended copies are remembered", ended)
 	}
-	return nil
+	return c.checkCrashes(t)
 }
 
 func (c *Cell) checkSet(s *AllocSet) error {

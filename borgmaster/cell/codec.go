@@ -75,8 +75,9 @@ const (
 	// Of a copy.
 	tagNote        = 2
 	tagReservation = 3
-	// Of a task, behind those of its copy.
+	// Of a task, behind those of its copy: tags of both ascend by themselves.
 	tagDisrupted = 4
+	tagCrashes   = 5
 	// Of a copy that runs; and of an update.
 	tagUpSince = 190
 	tagRollout = 190

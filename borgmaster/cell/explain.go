@@ -31,11 +31,7 @@ func (c *Cell) explain(p *Placement, o *Overlay, v *victims, f Fit) *borgpb.Refu
 	case FitTaint:
 		text = fmt.Sprintf("the taint %s of %s is not tolerated", Untolerated(a.need.Task.Tolerations, m).Words(), m.name)
 	case FitCrashed:
-		if p.Job != nil && c.QuarantinedOn(p.Job, p.Index) == m.name {
-			text = fmt.Sprintf("a copy of it is in quarantine on %s; it is placed elsewhere", m.name)
-			break
-		}
-		text = fmt.Sprintf("its last two copies crashed on %s; for a while it is placed elsewhere", m.name)
+		text = c.AwayWords(p.Job, p.Index, m.name)
 	case FitBanned:
 		text = c.Banned(a.need.Task.Packages, m).Words()
 	case FitAlloc:

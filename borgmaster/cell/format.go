@@ -43,7 +43,10 @@ import (
 // Format 10: what stays on a machine's disk after its task; alloc sets are resized;
 // tasks run in the allocs of their index; why a borglet ended a process; extra tasks stand in
 // for who is down when their update was given up.
-const BuildFormat = 10
+//
+// Format 11: a service that crashes again and again is tried on another machine; crashes
+// are counted beside the copies that are remembered.
+const BuildFormat = 11
 
 // BuildFormat is the latest format that this copy of the cell can apply.
 func (c *Cell) BuildFormat() uint32 { return c.build }
@@ -193,6 +196,8 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.JobSpec.alloc_by_index": FormatAllocIndex,
 
 	"borg.Exit.reason": FormatExitReasons,
+
+	"borg.TaskReport.failures": FormatCrashingServices,
 }
 
 // decode reads a message of the log. Bytes that are not one, and anything that
@@ -432,7 +437,8 @@ func knownReports(r *borgpb.Reports, format uint32) bool {
 			return false
 		}
 		for _, t := range m.Tasks {
-			if t.Addr != "" && format < FormatNetworks || t.GetExit().GetReason() != "" && format < FormatExitReasons {
+			if t.Addr != "" && format < FormatNetworks || t.GetExit().GetReason() != "" && format < FormatExitReasons ||
+				t.Failures != 0 && format < FormatCrashingServices {
 				return false
 			}
 			if unknown(t) || (t.Exit != nil && unknown(t.Exit)) {

@@ -890,6 +890,7 @@ func (g *generator) taskReport(p *Copy) *borgpb.TaskReport {
 	}
 	g.addr(p, r)
 	g.exitReason(r)
+	g.failures(r)
 	switch {
 	case g.one(40):
 		r.Attempt--

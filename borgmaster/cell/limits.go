@@ -175,6 +175,10 @@ const (
 	crashMemoryNs     = 3600 * second
 	crashMemoryOnceNs = 600 * second
 	maxCrashesCounted = 6
+	// When a row of crashes is over, if none followed.
+	crashesForgottenNs = 24 * 3600 * second
+	// Ends in a row of a service's process after which another machine is tried.
+	crashesBeforeMoved = 5
 
 	// Dead jobs and alloc sets.
 	maxDeadObjects  = 10_000

@@ -102,6 +102,13 @@ func (c *Cell) Unmovable(p *Copy) string {
 		return "it waits for others to make room"
 	case p.alloc != nil:
 		return "it runs in an alloc"
+	}
+	return tied(p)
+}
+
+// tied says what ties a copy to where it is; empty: nothing does.
+func tied(p *Copy) string {
+	switch {
 	case p.job.saving != nil:
 		return "it saves what an alloc left on its machine"
 	case p.few != nil && p.few.uses != nil:

@@ -201,6 +201,12 @@ var valueForms = map[byte]func(*form){
 		f.tagged(tagDisrupted, "disrupted", func(f *form) {
 			f.list("times", func(f *form) { f.ints("ns") })
 		})
+		f.tagged(tagCrashes, "crashes", func(f *form) {
+			f.str("machine")
+			f.uints("version", "copies", "crashes")
+			f.ints("last_ns")
+			f.bools("everywhere")
+		})
 	},
 	kindCopy: func(f *form) {
 		f.optional("orphan", func(f *form) {

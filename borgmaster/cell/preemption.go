@@ -156,7 +156,7 @@ func (c *Cell) preempt(p *Copy, reason string, waitNs int64) {
 func noticed(cause borgpb.StopCause) bool {
 	switch cause {
 	case borgpb.StopCause_STOP_CAUSE_UPDATE, borgpb.StopCause_STOP_CAUSE_DRAIN, borgpb.StopCause_STOP_CAUSE_TAINT,
-		borgpb.StopCause_STOP_CAUSE_MOVE, borgpb.StopCause_STOP_CAUSE_UNMATCHED:
+		borgpb.StopCause_STOP_CAUSE_MOVE, borgpb.StopCause_STOP_CAUSE_UNMATCHED, borgpb.StopCause_STOP_CAUSE_CRASHED:
 		return true
 	}
 	return false

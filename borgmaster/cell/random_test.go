@@ -260,6 +260,9 @@ func (w *walk) hear(e Event, later []Event) {
 		w.t.Fatalf("%v of %s starts from %v, the task was %v", e.Kind, e.Object(), e.From, was)
 	}
 	w.tasks[t] = e.To
+	if e.Cause == borgpb.StopCause_STOP_CAUSE_CRASHED && e.Kind == borgpb.EventKind_EVENT_KIND_EVICT {
+		w.triedElsewhere(e, later)
+	}
 	switch e.Kind {
 	case borgpb.EventKind_EVENT_KIND_FAIL, borgpb.EventKind_EVENT_KIND_FINISH:
 		w.ended[id] = true
@@ -426,6 +429,9 @@ func (w *walk) report(ops int) {
 		w.t.Logf("edge %-40s %d", e, w.edges[e])
 	}
 	least := ops / 10_000
+	if n := w.edges["cause CRASHED EVICT"]; n < least {
+		w.t.Errorf("services were tried elsewhere %d times, want %d", n, least)
+	}
 	for _, k := range refusalsOfFormat1 {
 		w.t.Logf("refusal %-40v %d", k, w.refusals[k])
 		if w.refusals[k] < least {

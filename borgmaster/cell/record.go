@@ -247,7 +247,8 @@ func (t *Task) appendValue(b []byte) []byte {
 	if t.cur != nil {
 		e.copy(t.cur)
 	}
-	e.disrupted(t.disrupted)
+	e.disrupted(t.disrupted())
+	e.crashes(t.crashRow())
 	return e.b
 }
 

@@ -254,8 +254,8 @@ func changePointer(r record, v reflect.Value) bool {
 		v.Set(reflect.ValueOf(&given{labels: map[string]string{"given": "before"}}))
 	case *drain:
 		v.Set(reflect.ValueOf(&drain{reason: "something else"}))
-	case *[]int64:
-		v.Set(reflect.ValueOf(&[]int64{12345}))
+	case *rareTask:
+		v.Set(reflect.ValueOf(&rareTask{disrupted: []int64{12345}}))
 	case *uses:
 		v.Set(reflect.ValueOf(&uses{of: TaskID{JobKey{"u", "j"}, 7}, names: []string{"data"}}))
 	case *saving:

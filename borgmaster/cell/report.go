@@ -211,6 +211,7 @@ func (c *Cell) hear(p *Copy, r *borgpb.TaskReport) {
 		// Now that one more runs, or one less, the budget may let another go.
 		c.review(p.job)
 	}
+	c.tryElsewhere(p, r.Failures)
 }
 
 // hearEnd follows the end of a copy: of one that was told to stop, only its
@@ -219,6 +220,9 @@ func (c *Cell) hearEnd(p *Copy, to attemptState) {
 	if !p.state.current() {
 		kept := p.state == attemptQuarantined
 		c.end(p, to)
+		if to == attemptFailed {
+			c.copyCrashed(p)
+		}
 		e := taskEvent(p, borgpb.EventKind_EVENT_KIND_STOPPED, stateNone, stateNone)
 		if e.Exit = p.exit; kept {
 			e.Reason = "it ended in quarantine"
@@ -239,6 +243,9 @@ func (c *Cell) hearEnd(p *Copy, to attemptState) {
 	}
 	c.retire(t)
 	c.end(p, to)
+	if to == attemptFailed {
+		c.copyCrashed(p)
+	}
 	c.move(t, e, next, reason)
 	ev := taskEvent(p, edgeEvents[e], stateRunning, next)
 	ev.Reason, ev.Exit = reason, p.exit

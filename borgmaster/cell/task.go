@@ -26,10 +26,33 @@ type Task struct {
 	past          *Copy
 	changedWallNs int64
 	reason        string
+	// What few tasks have; nil: nothing of it.
+	few *rareTask
+}
+
+// rareTask is what few tasks have, apart from the others so that those stay small.
+type rareTask struct {
 	// Cell times at which the cell disturbed it of its own accord, as far as the
-	// budget of its job asks for them: ascending, at most maxDisruptionsKept. Nil:
-	// none.
-	disrupted *[]int64
+	// budget of its job asks for them: ascending, at most maxDisruptionsKept.
+	disrupted []int64
+	// Its crashes on one machine; zero: none are remembered.
+	crashed crashRow
+}
+
+// rare makes room for what few tasks have.
+func (t *Task) rare() *rareTask {
+	if t.few == nil {
+		t.few = new(rareTask)
+	}
+	return t.few
+}
+
+// disrupted are the times at which it was disturbed.
+func (t *Task) disrupted() []int64 {
+	if t.few == nil {
+		return nil
+	}
+	return t.few.disrupted
 }
 
 type taskFlags uint8

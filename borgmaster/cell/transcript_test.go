@@ -652,6 +652,7 @@ func (s *script) report() *borgpb.Op {
 	r := &borgpb.TaskReport{
 		JobUid: id.Job.String(), Index: id.Index, Attempt: id.Attempt, State: st,
 		Restarts: uint32(s.num("restarts", 0)), Pid: s.num("pid", 0), Text: s.arg("text", ""), Addr: s.arg("addr", ""),
+		Failures: uint32(s.num("failures", 0)),
 	}
 	if s.has("code") {
 		r.Exit = &borgpb.Exit{Code: int32(s.num("code", 0))}

@@ -25,16 +25,18 @@ func readdressed(c *cell.Cell, p *cell.Copy, t *borgpb.TaskReport) bool {
 // withoutNews leaves out of what a machine said what the log does not know yet: its
 // borglet has it from before the cell was restored, or is newer than the masters' format.
 func (k *Known) withoutNews(format uint32) {
-	if format >= cell.FormatExitReasons {
+	if format >= cell.FormatCrashingServices {
 		return
 	}
 	for i, t := range k.Tasks {
-		addr, reason := t.Addr != "" && format < cell.FormatNetworks, t.GetExit().GetReason() != ""
-		if !addr && !reason {
+		addr := t.Addr != "" && format < cell.FormatNetworks
+		reason := t.GetExit().GetReason() != "" && format < cell.FormatExitReasons
+		if !addr && !reason && t.Failures == 0 {
 			continue
 		}
 		t = proto.CloneOf(t)
-		if k.Tasks[i] = t; addr {
+		k.Tasks[i], t.Failures = t, 0
+		if addr {
 			t.Addr = ""
 		}
 		if reason {

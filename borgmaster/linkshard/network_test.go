@@ -112,3 +112,27 @@ func TestExitReasonsOfALaterFormat(t *testing.T) {
 		}
 	}
 }
+
+// Nor of failures in a row, which are no news by themselves.
+func TestFailuresOfALaterFormat(t *testing.T) {
+	l, known := newLog(t), &Known{}
+	crashed := func(failures uint32) *borgpb.TaskReport {
+		r := l.says(0, 1, borgpb.AttemptState_ATTEMPT_STATE_BACKOFF)
+		r.Failures = failures
+		return r
+	}
+	_, cmp := l.exchange(0, known, nil, crashed(3), l.says(1, 1, running))
+	if len(cmp.Reports) != 2 || cmp.Reports[0].Failures != 0 {
+		t.Fatalf("told in format %d: %v", l.cell.Format(), cmp.Reports)
+	}
+	l.report(cmp.Reports...)
+	l.do(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: cell.FormatCrashingServices}}})
+	if _, cmp = l.exchange(0, known, nil, crashed(4), l.says(1, 1, running)); len(cmp.Reports) > 0 {
+		t.Errorf("told again: %v", cmp.Reports)
+	}
+	again := crashed(4)
+	again.Restarts = 1
+	if _, cmp = l.exchange(0, known, nil, again, l.says(1, 1, running)); len(cmp.Reports) != 1 || cmp.Reports[0].Failures != 4 {
+		t.Errorf("told in format %d: %v", l.cell.Format(), cmp.Reports)
+	}
+}

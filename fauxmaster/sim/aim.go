@@ -30,6 +30,7 @@ func (s *swarm) only(weights map[faultKind]int) {
 func (s *swarm) calm() {
 	s.lossPermille, s.dupPermille, s.latePermille, s.lateNs, s.stallPermille, s.driftPPM = 0, 0, 0, 0, 0, 0
 	s.giantTasks, s.failures, s.steady, s.lasting, s.rich, s.reclaims = 0, 0, false, false, false, false
+	s.crashServices = false
 	s.trespassPermille, s.revokeNs, s.forgeNs, s.filesPermille = 0, 0, 0, 0
 	s.budgets, s.membersNs, s.labels, s.updates, s.quotas, s.kinds = false, 0, false, false, false, false
 	s.mishaps, s.bands, s.quarantine, s.savers = false, false, false, false
@@ -108,6 +109,11 @@ var Aims = []Aim{
 		s.calm()
 		s.only(map[faultKind]int{killBorglet: 1, crashReplica: 1, killScheduler: 1})
 		s.failures, s.machines, s.drainsPercent, s.tight, s.machineMilli, s.thinkNs, s.jobs = 100, 8, 10, false, 12000, 20*millisecond, 3
+	}},
+	{"crashing-services", "services that crash again and again, on one machine or wherever they are, and machines that are emptied now and then", 20 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killBorglet: 1, crashReplica: 1, killScheduler: 1})
+		s.crashServices, s.machines, s.drainsPercent, s.tight, s.machineMilli, s.thinkNs, s.jobs = true, 8, -4, false, 12000, 600*millisecond, 3
 	}},
 	{"savers", "alloc sets with savers that come, change and go, on machines that are emptied and lost", 12 * second, func(s *swarm) {
 		s.calm()

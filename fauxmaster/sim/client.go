@@ -379,6 +379,8 @@ func (c *client) special() *borgpb.Op {
 		})
 	case at == 25 && s.giantTasks > 0:
 		return &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: c.user(), Name: "giant"}}}
+	case s.crashServices && at >= 2 && at <= 4:
+		return c.crashService(at)
 	case at == 2 && s.failures > 0:
 		return c.submit("failing", &borgpb.JobSpec{
 			Kind: borgpb.JobKind_JOB_KIND_BATCH, Tasks: 10, Priority: 110, MaxFailures: uint32(s.failures),

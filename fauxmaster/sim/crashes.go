@@ -34,16 +34,20 @@ type tried struct {
 type crashModel struct {
 	// Oldest first. An index that was cut off and has come back is another task.
 	of map[*cell.Task][]tried
+	// By which a task is kept away since format 11, instead.
+	rows map[*cell.Task]*crashRow
 	// A cell that was restored remembers what is not in it.
 	epoch    uint64
 	restored bool
 }
 
-// pairs follows one entry and holds its placements against the model.
-func (t *truth) pairs(e borgmaster.CommittedEntry, events []cell.Event) {
+// pairs follows one entry and holds its placements against the model, and what the cell
+// made of those who crash again and again.
+func (t *truth) pairs(e borgmaster.CommittedEntry, crashing []crashing, events []cell.Event) {
 	if epoch := t.cell.Epoch(); t.paired.epoch != epoch {
-		t.paired = crashModel{of: map[*cell.Task][]tried{}, epoch: epoch, restored: t.paired.epoch != 0}
+		t.paired = crashModel{of: map[*cell.Task][]tried{}, rows: map[*cell.Task]*crashRow{}, epoch: epoch, restored: t.paired.epoch != 0}
 	}
+	t.leftForCrashes(crashing, events)
 	var failed map[cell.CopyID]bool
 	for i := range events {
 		ev := &events[i]
@@ -66,7 +70,13 @@ func (t *truth) pairs(e borgmaster.CommittedEntry, events []cell.Event) {
 			}
 			if failed[cell.CopyID{Job: ev.UID, Index: ev.Task, Attempt: ev.Attempt}] {
 				t.paired.crash(task, ev.Attempt, t.cell.WallNs())
+				t.copyFailed(task, ev)
 			}
+		}
+	}
+	for i := range events {
+		if j := t.cell.JobByUID(events[i].UID); j != nil && j.Task(events[i].Task) != nil && events[i].Attempt != 0 && !t.paired.restored {
+			t.countRow(j, j.Task(events[i].Task))
 		}
 	}
 	if e.Index%checkEvery == 0 && !t.paired.restored {
@@ -125,17 +135,17 @@ func awayFrom(tries []tried, wallNs int64) (machine string, version uint64) {
 // room apart.
 func (t *truth) placedAway(p *cell.Copy, j *cell.Job, m *cell.Machine) {
 	task, spec := j.Task(p.Index()), p.TaskSpec()
-	away, version := awayFrom(t.paired.of[task], t.cell.WallNs())
+	away, version := t.awayFrom(task)
 	switch {
 	case away == "" || version != p.Version() || p.Saves() != "":
 		return
 	case j.Kind() == borgpb.JobKind_JOB_KIND_DAEMON || j.AllocByIndex() || len(spec.GetVolumes()) > 0:
 		return // Of the first two each task has one place alone, and so may one of the third.
-	case inQuarantine(task):
+	case inQuarantine(task) != "" && t.cell.Format() < cell.FormatCrashingServices:
 		return // It is kept away from there instead.
 	}
 	for o := range t.cell.Machines() {
-		if o.Name() == away || !t.takes(spec, o) || t.banOf(spec, o) != nil {
+		if o.Name() == away || o.Name() == inQuarantine(task) || !t.takesOf(j, spec, o) {
 			continue
 		}
 		if m.Name() == away {
@@ -148,27 +158,29 @@ func (t *truth) placedAway(p *cell.Copy, j *cell.Job, m *cell.Machine) {
 	}
 }
 
-func inQuarantine(task *cell.Task) bool {
+// inQuarantine is where the newest copy of a task in quarantine is; empty: none is.
+func inQuarantine(task *cell.Task) string {
 	for p := range task.Past() {
 		if p.Quarantined() {
-			return true
+			return p.Machine().Name()
 		}
 	}
-	return false
+	return ""
 }
 
-// keptAway: of those that wait none is kept away from a machine where it did not crash.
+// keptAway: of those that wait none is kept away from a machine where it did not crash,
+// nor for longer or shorter than its crashes tell.
 func (t *truth) keptAway() {
 	for j := range t.cell.Jobs() {
 		for index := range t.cell.PendingOf(j) {
 			task := j.Task(index)
-			on := t.cell.CrashedOn(j, index)
-			if on == "" || inQuarantine(task) {
-				continue
+			on := t.cell.CrashedOn(j, index).Crashed
+			if on != "" {
+				if away, _ := t.awayFrom(task); on != away && t.cell.Format() >= awayFormat && !t.paired.unsure(task) {
+					t.w.fail("S42: %v is kept away from %s, and its last copies did not crash there", task.ID(), on)
+				}
 			}
-			if away, _ := awayFrom(t.paired.of[task], t.cell.WallNs()); on != away && t.cell.Format() >= awayFormat {
-				t.w.fail("S42: %v is kept away from %s, and its last copies did not crash there", task.ID(), on)
-			}
+			t.countRow(j, task)
 		}
 	}
 }

@@ -44,60 +44,121 @@ func TestAwayFrom(t *testing.T) {
 func TestPairs(t *testing.T) {
 	for _, c := range []struct {
 		name, want string
+		format     uint32
 		believe    func(tr *truth, task *cell.Task)
 		// Where it is placed then; empty: it waits.
 		at string
 	}{
-		{"what is so", "", func(*truth, *cell.Task) {}, "m2"},
-		{"that it waits", "", func(*truth, *cell.Task) {}, ""},
-		{"that it did not crash", "S42: u/j/0 is kept away from m1", func(tr *truth, task *cell.Task) { delete(tr.paired.of, task) }, ""},
-		{"that it crashed elsewhere", "S42: u/j/0 is placed on m2", func(tr *truth, task *cell.Task) {
+		{"what is so", "", 10, func(*truth, *cell.Task) {}, "m2"},
+		{"that it waits", "", 10, func(*truth, *cell.Task) {}, ""},
+		{"that it did not crash", "S42: u/j/0 is kept away from m1", 10, func(tr *truth, task *cell.Task) { delete(tr.paired.of, task) }, ""},
+		{"that it crashed elsewhere", "S42: u/j/0 is placed on m2", 10, func(tr *truth, task *cell.Task) {
 			for i := range tr.paired.of[task] {
 				tr.paired.of[task][i].machine = "m2"
 			}
 		}, "m2"},
+		{"what is so", "", 11, func(*truth, *cell.Task) {}, "m2"},
+		{"that it waits", "", 11, func(*truth, *cell.Task) {}, ""},
+		{"that it crashed once", "S42: u/j/0 is kept away from m1", 11, func(tr *truth, task *cell.Task) { tr.paired.rows[task].copies = 1 }, ""},
+		{"that it crashed three times", "S42: the crashes of u/j/0 are remembered until", 11, func(tr *truth, task *cell.Task) { tr.paired.rows[task].copies = 3 }, ""},
+		{"that it crashed elsewhere", "S42: u/j/0 is placed on m2", 11, func(tr *truth, task *cell.Task) { tr.paired.rows[task].machine = "m2" }, "m2"},
 	} {
-		w := &World{marks: map[string]int{}}
-		w.truth = newTruth(w)
-		tr := w.truth
-		apply := func(op *borgpb.Op) {
-			data := encode(&borgpb.Entry{CellTimeNs: int64(tr.index+1) * second, WallTimeNs: 1_800_000_000*second + int64(tr.index)*second, Ops: [][]byte{encode(op)}})
-			index := tr.index + 1
-			results, events := tr.cell.Apply(index, 1, data)
-			if r := results[0]; r.GetRefusal() != nil || len(r.GetItems()) > 0 {
-				t.Fatalf("%s: %v is refused: %v", c.name, op, r)
-			}
-			tr.index = index
-			tr.pairs(borgmaster.CommittedEntry{Index: index, Term: 1, Data: data}, events)
-		}
-		apply(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: cell.BuildFormat}}})
-		for n := range 2 {
-			apply(&borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{
-				Name: fmt.Sprintf("m%d", n+1), Spec: &borgpb.MachineSpec{Addr: "127.0.0.1:7101", PortFirst: 20000, PortLast: 20099, Capacity: &borgpb.Resources{CpuMilli: 1000, MemBytes: 1 << 30, DiskBytes: 1 << 30}},
-			}}})
-		}
-		apply(&borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: "u", Name: "j", Spec: encode(&borgpb.JobSpec{
-			Kind: borgpb.JobKind_JOB_KIND_BATCH, Tasks: 1, Priority: 110, MaxFailures: 9,
-			Task: &borgpb.TaskSpec{Resources: &borgpb.Resources{CpuMilli: 10, MemBytes: 1 << 20, DiskBytes: 1 << 10}, Args: []string{"/bin/task"}},
-		})}}})
-		j := tr.cell.Job(cell.JobKey{User: "u", Name: "j"})
-		place := func(machine string, last uint64) {
-			apply(&borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: []*borgpb.Assignment{{Uid: j.UID().String(), Machine: machine, LastAttempt: last}}}}})
-		}
+		x := newPairing(t, c.format, borgpb.JobKind_JOB_KIND_BATCH)
 		for n := range uint64(2) {
-			place("m1", n)
-			apply(&borgpb.Op{Op: &borgpb.Op_Reports{Reports: &borgpb.Reports{Machines: []*borgpb.MachineReport{{Machine: "m1", Tasks: []*borgpb.TaskReport{{
-				JobUid: j.UID().String(), Attempt: n + 1, State: int32(borgpb.AttemptState_ATTEMPT_STATE_FAILED), Exit: &borgpb.Exit{},
-			}}}}}}})
+			x.place("m1", n)
+			x.report("m1", &borgpb.TaskReport{Attempt: n + 1, State: int32(borgpb.AttemptState_ATTEMPT_STATE_FAILED), Exit: &borgpb.Exit{}})
 		}
-		c.believe(tr, j.Task(0))
+		c.believe(x.tr, x.job.Task(0))
 		if c.at != "" {
-			place(c.at, 2)
+			x.place(c.at, 2)
 		} else {
-			tr.keptAway()
+			x.tr.keptAway()
 		}
-		if said := errorText(w.failure); (c.want == "") != (said == "") || !strings.Contains(said, c.want) {
-			t.Errorf("%s: the run says %q, want %q", c.name, said, c.want)
+		x.says(c.name, c.want)
+	}
+}
+
+// TestCrashRows has a service crash again and again, and then believes something else of it.
+func TestCrashRows(t *testing.T) {
+	const hour = 3600 * second
+	for _, c := range []struct {
+		name, want string
+		believe    func(tr *truth, task *cell.Task)
+	}{
+		{"what is so", "", func(*truth, *cell.Task) {}},
+		{"that it is forgotten", "and stays there", func(tr *truth, task *cell.Task) { tr.paired.rows[task].ns -= hour }},
+		{"that it crashed there", "and stays there", func(tr *truth, task *cell.Task) { tr.paired.rows[task].machine = "m2" }},
+	} {
+		x := newPairing(t, 11, borgpb.JobKind_JOB_KIND_SERVICE)
+		crash := func(machine string, attempt uint64, failures uint32) {
+			x.report(machine, &borgpb.TaskReport{Attempt: attempt, State: int32(borgpb.AttemptState_ATTEMPT_STATE_BACKOFF), Restarts: failures - 1, Failures: failures})
 		}
+		x.place("m1", 0)
+		crash("m1", 1, 4)
+		crash("m1", 1, 5)
+		x.place("m2", 1)
+		c.believe(x.tr, x.job.Task(0))
+		crash("m2", 2, 5)
+		x.says(c.name, c.want)
+	}
+	// And in the other direction: it is moved, and should not be.
+	x := newPairing(t, 11, borgpb.JobKind_JOB_KIND_SERVICE)
+	x.place("m1", 0)
+	x.tr.paired.rows[x.job.Task(0)] = &crashRow{machine: "m2", version: 1, copies: 2, ns: x.tr.cell.TimeNs()}
+	x.report("m1", &borgpb.TaskReport{Attempt: 1, State: int32(borgpb.AttemptState_ATTEMPT_STATE_BACKOFF), Restarts: 4, Failures: 5})
+	x.says("that it crashed elsewhere before", "S42: copy 1-5-0.0.1 is moved from m1 as it crashed, which its task did on m2 too")
+}
+
+// pairing is a cell of three machines with a job of one task, and the model beside it.
+type pairing struct {
+	t   *testing.T
+	w   *World
+	tr  *truth
+	job *cell.Job
+}
+
+func newPairing(t *testing.T, format uint32, kind borgpb.JobKind) *pairing {
+	x := &pairing{t: t, w: &World{marks: map[string]int{}}}
+	x.w.truth = newTruth(x.w)
+	x.tr = x.w.truth
+	x.apply(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: format}}})
+	for n := range 3 {
+		x.apply(&borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{
+			Name: fmt.Sprintf("m%d", n+1), Spec: &borgpb.MachineSpec{Addr: "127.0.0.1:7101", PortFirst: 20000, PortLast: 20099, Capacity: &borgpb.Resources{CpuMilli: 1000, MemBytes: 1 << 30, DiskBytes: 1 << 30}},
+		}}})
+	}
+	x.apply(&borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: "u", Name: "j", Spec: encode(&borgpb.JobSpec{
+		Kind: kind, Tasks: 1, Priority: 110, MaxFailures: 9,
+		Task: &borgpb.TaskSpec{Resources: &borgpb.Resources{CpuMilli: 10, MemBytes: 1 << 20, DiskBytes: 1 << 10}, Args: []string{"/bin/task"}},
+	})}}})
+	x.job = x.tr.cell.Job(cell.JobKey{User: "u", Name: "j"})
+	return x
+}
+
+func (x *pairing) apply(op *borgpb.Op) {
+	tr := x.tr
+	data := encode(&borgpb.Entry{CellTimeNs: int64(tr.index+1) * second, WallTimeNs: 1_800_000_000*second + int64(tr.index)*second, Ops: [][]byte{encode(op)}})
+	index, crashing := tr.index+1, tr.crashingBy(data)
+	results, events := tr.cell.Apply(index, 1, data)
+	if r := results[0]; r.GetRefusal() != nil || len(r.GetItems()) > 0 {
+		x.t.Fatalf("%v is refused: %v", op, r)
+	}
+	tr.index = index
+	tr.pairs(borgmaster.CommittedEntry{Index: index, Term: 1, Data: data}, crashing, events)
+}
+
+func (x *pairing) place(machine string, last uint64) {
+	x.apply(&borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: []*borgpb.Assignment{{Uid: x.job.UID().String(), Machine: machine, LastAttempt: last}}}}})
+}
+
+func (x *pairing) report(machine string, r *borgpb.TaskReport) {
+	r.JobUid = x.job.UID().String()
+	x.apply(&borgpb.Op{Op: &borgpb.Op_Reports{Reports: &borgpb.Reports{Machines: []*borgpb.MachineReport{{Machine: machine, Tasks: []*borgpb.TaskReport{r}}}}}})
+}
+
+func (x *pairing) says(believed, want string) {
+	x.t.Helper()
+	if said := errorText(x.w.failure); (want == "") != (said == "") || !strings.Contains(said, want) {
+		x.t.Errorf("%s: the run says %q, want %q", believed, said, want)
 	}
 }

@@ -34,6 +34,9 @@ type swarm struct {
 	// Tasks of the one giant job, and how often each task of the failing one
 	// fails; 0: there is none.
 	giantTasks, failures int
+	// There are services that crash again and again, on one machine or on all; and borglets
+	// start what crashes again sooner.
+	crashServices bool
 	// Replicas whose faults may last.
 	weak [2]uint64
 	// After a while the replicas have no faults, so that an elected one lives
@@ -222,6 +225,7 @@ func drawSwarm(r *rand.Rand) swarm {
 	if r.IntN(6) == 0 {
 		s.failures = 25 + r.IntN(15)
 	}
+	s.crashServices = s.failures > 30
 	s.weights[aimedCrash] = 0
 	if r.IntN(3) == 0 {
 		s.weights[aimedCrash] = 12
@@ -276,6 +280,9 @@ func (s *swarm) drawClock(r *rand.Rand) clock {
 
 // backoff is that of a borglet, shorter, so that a run sees more of it.
 func (s *swarm) backoff() borglet.Backoff {
+	if s.crashServices {
+		return borglet.Backoff{FirstNs: 200 * millisecond, BaseNs: 200 * millisecond, MaxNs: 800 * millisecond, HealthyNs: 30 * second}
+	}
 	return borglet.Backoff{FirstNs: 200 * millisecond, BaseNs: second, MaxNs: 8 * second, HealthyNs: 30 * second}
 }
 

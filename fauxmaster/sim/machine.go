@@ -44,7 +44,7 @@ func newMachine(w *World, i int) *machine {
 func (m *machine) pretend(r *rand.Rand) *pretend.Machine {
 	cfg := pretend.Config{
 		Name: m.name, Env: m, Witness: m, Rand: r, Backoff: m.w.swarm.backoff, DeafPermille: 100,
-		Lasts: func(d *borgrpc.Desired) (int64, int32) { return behaviour(d.GetSpec().GetArgs()) },
+		Lasts: func(d *borgrpc.Desired) (int64, int32) { return behaviour(d.GetSpec().GetArgs(), m.name) },
 	}
 	if m.w.swarm.mishaps {
 		cfg.Mishaps = stream(m.w.cfg.Seed, fmt.Sprint("mishaps of machine ", m.i))
@@ -62,9 +62,9 @@ func (m *machine) pretend(r *rand.Rand) *pretend.Machine {
 }
 
 // behaviour is what the args of a simulated task say: it ends with code after
-// so long; 0: never.
-func behaviour(args []string) (lastsNs int64, code int32) {
-	if len(args) < 3 {
+// so long; 0: never. With a fourth one only on the machine of that name.
+func behaviour(args []string, machine string) (lastsNs int64, code int32) {
+	if len(args) < 3 || len(args) > 3 && args[3] != machine {
 		return 0, 0
 	}
 	ms, _ := strconv.ParseInt(args[1], 10, 64)

@@ -123,7 +123,7 @@ func (t *truth) placedElsewhere(ev *cell.Event) {
 		return
 	}
 	for o := range t.cell.Machines() {
-		if o != m && t.takes(p.TaskSpec(), o) && t.banOf(p.TaskSpec(), o) == nil {
+		if o != m && t.takesOf(j, p.TaskSpec(), o) {
 			t.w.fail("S36: %v is placed on %s, where a copy of it is in quarantine, and %s takes it too", p.TaskID(), m.Name(), o.Name())
 		}
 	}

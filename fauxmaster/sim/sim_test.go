@@ -99,6 +99,12 @@ func TestCrashes(t *testing.T) {
 	comesTo(t, "crashes", 2, 8*second, "kept away from where it crashed")
 }
 
+// TestCrashingServices: services crash again and again, go elsewhere, and some crash there too
+// or have to go back.
+func TestCrashingServices(t *testing.T) {
+	comesTo(t, "crashing-services", 2, 20*second, "service tried elsewhere", "crashes everywhere", "crashed there again")
+}
+
 // TestSavers: alloc sets with savers come, change and go, on machines that are emptied and lost.
 func TestSavers(t *testing.T) {
 	comesTo(t, "savers", 2, 12*second, "alloc with a saver left", "what an alloc left is saved", "what an alloc left is given up")

@@ -169,6 +169,7 @@ func (t *truth) first(e borgmaster.CommittedEntry) {
 	t.linksOwned = t.cell.Format() >= 4 && t.cell.NumAdmins() > 0
 	t.powersAsked = t.cell.Format() >= cell.FormatPermissions && t.cell.NumAdmins() > 0
 	moves := t.movingBy(e.Data)
+	crashing := t.crashingBy(e.Data)
 	results, events := t.cell.Apply(e.Index, e.Term, e.Data)
 	t.cell.Flush(nil)
 	t.index = e.Index
@@ -192,7 +193,7 @@ func (t *truth) first(e borgmaster.CommittedEntry) {
 	t.quotas(e, results)
 	t.kinds(e, results, events)
 	t.quarantines(e, events)
-	t.pairs(e, events)
+	t.pairs(e, crashing, events)
 	t.saves(e, events)
 	t.churns(events)
 	t.volumes(e, events)

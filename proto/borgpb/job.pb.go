@@ -718,6 +718,8 @@ const (
 	StopCause_STOP_CAUSE_UNMATCHED StopCause = 180
 	// Its quarantine is over. Since format 8.
 	StopCause_STOP_CAUSE_RELEASE StopCause = 44
+	// It crashed again and again on its machine, and is tried on another. Since format 11.
+	StopCause_STOP_CAUSE_CRASHED StopCause = 56
 )
 
 // Enum value maps for StopCause.
@@ -735,6 +737,7 @@ var (
 		20:  "STOP_CAUSE_MOVE",
 		180: "STOP_CAUSE_UNMATCHED",
 		44:  "STOP_CAUSE_RELEASE",
+		56:  "STOP_CAUSE_CRASHED",
 	}
 	StopCause_value = map[string]int32{
 		"STOP_CAUSE_UNSPECIFIED": 0,
@@ -749,6 +752,7 @@ var (
 		"STOP_CAUSE_MOVE":        20,
 		"STOP_CAUSE_UNMATCHED":   180,
 		"STOP_CAUSE_RELEASE":     44,
+		"STOP_CAUSE_CRASHED":     56,
 	}
 )
 
@@ -3726,7 +3730,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x15ATTEMPT_STATE_STOPPED\x10\t\x12\x16\n" +
 	"\x12ATTEMPT_STATE_LOST\x10\n" +
 	"\x12\x1d\n" +
-	"\x19ATTEMPT_STATE_QUARANTINED\x10,*\xae\x02\n" +
+	"\x19ATTEMPT_STATE_QUARANTINED\x10,*\xc6\x02\n" +
 	"\tStopCause\x12\x1a\n" +
 	"\x16STOP_CAUSE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fSTOP_CAUSE_KILL\x10\x01\x12\x19\n" +
@@ -3739,7 +3743,8 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x10STOP_CAUSE_TAINT\x10\b\x12\x13\n" +
 	"\x0fSTOP_CAUSE_MOVE\x10\x14\x12\x19\n" +
 	"\x14STOP_CAUSE_UNMATCHED\x10\xb4\x01\x12\x16\n" +
-	"\x12STOP_CAUSE_RELEASE\x10,B\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\x12STOP_CAUSE_RELEASE\x10,\x12\x16\n" +
+	"\x12STOP_CAUSE_CRASHED\x108B\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_job_proto_rawDescOnce sync.Once

@@ -807,7 +807,11 @@ type TaskReport struct {
 	ShimLost bool `protobuf:"varint,10,opt,name=shim_lost,json=shimLost,proto3" json:"shim_lost,omitempty"`
 	// The task's own address, an IP address in its shortest form; empty: it has its
 	// machine's. Since format 9.
-	Addr          string `protobuf:"bytes,460,opt,name=addr,proto3" json:"addr,omitempty"`
+	Addr string `protobuf:"bytes,460,opt,name=addr,proto3" json:"addr,omitempty"`
+	// How often its process has ended in a row, none of its runs long enough to be
+	// healthy, or could not be started. A service is started again later and later, and
+	// the cell moves it. Since format 11.
+	Failures      uint32 `protobuf:"varint,560,opt,name=failures,proto3" json:"failures,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -917,6 +921,13 @@ func (x *TaskReport) GetAddr() string {
 		return x.Addr
 	}
 	return ""
+}
+
+func (x *TaskReport) GetFailures() uint32 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
 }
 
 // VolumeStatus is a volume as the cell knows it.
@@ -1118,7 +1129,7 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\x03job\x18\x02 \x01(\tR\x03job\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x17\n" +
 	"\await_ns\x18\x04 \x01(\x03R\x06waitNs\x12\x17\n" +
-	"\x06volume\x18\xa6\x04 \x01(\tR\x06volume\"\xa7\x02\n" +
+	"\x06volume\x18\xa6\x04 \x01(\tR\x06volume\"\xc4\x02\n" +
 	"\n" +
 	"TaskReport\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
@@ -1133,7 +1144,8 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\x04text\x18\t \x01(\tR\x04text\x12\x1b\n" +
 	"\tshim_lost\x18\n" +
 	" \x01(\bR\bshimLost\x12\x13\n" +
-	"\x04addr\x18\xcc\x03 \x01(\tR\x04addr\"\xb7\x02\n" +
+	"\x04addr\x18\xcc\x03 \x01(\tR\x04addr\x12\x1b\n" +
+	"\bfailures\x18\xb0\x04 \x01(\rR\bfailures\"\xb7\x02\n" +
 	"\fVolumeStatus\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x10\n" +
 	"\x03job\x18\x02 \x01(\tR\x03job\x12\x14\n" +
