@@ -221,7 +221,13 @@ func (c *keptCell) end(r *keptReplica, kill, loseDisk bool) {
 		c.lostDisk, r.disk = r, nil
 	}
 	r.up, r.windows, r.second, r.drafts = false, nil, nil, nil
-	r.hangsUntilNs, c.failedNs = 0, c.nowNs
+	r.hangsUntilNs = 0
+	c.fails()
+}
+
+// fails notes that it takes a while from now on until what was lost is made up for.
+func (c *keptCell) fails() {
+	c.failedNs = c.nowNs
 	for _, r := range c.replicas {
 		r.sound = false
 	}
@@ -262,6 +268,8 @@ func (c *keptCell) second() {
 			c.late = append(c.late, l)
 		case l.to.works(c.nowNs):
 			c.take(l.to, l.req)
+			// Who sent it, and is gone since, was heard of once more.
+			c.fails()
 		}
 	}
 	for m := range c.owner {

@@ -303,7 +303,9 @@ func (p *ownDisk) unmountElsewhere() error {
 	for _, info := range infos {
 		// What is gone is not read.
 		if mounts, _ := os.ReadFile(info); strings.Contains(string(mounts), " "+p.dir+" ") {
-			if err := does("nsenter", "--mount="+filepath.Join(filepath.Dir(info), "ns/mnt"), "umount", p.dir); err != nil {
+			err := does("nsenter", "--mount="+filepath.Join(filepath.Dir(info), "ns/mnt"), "umount", p.dir)
+			// It may have ended meanwhile, or share its mounts with one that was just seen to.
+			if mounts, _ := os.ReadFile(info); err != nil && strings.Contains(string(mounts), " "+p.dir+" ") {
 				return err
 			}
 		}
