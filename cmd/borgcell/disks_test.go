@@ -280,7 +280,8 @@ func (d *disks) whileUnmounted(t *testing.T, p *ownDisk, do func() error) error 
 	if err := syscall.Unmount(p.dir, 0); err != nil {
 		return err
 	}
-	if err := p.unmountElsewhere(); err != nil {
+	// A container that is just being made shows mounts that cannot be reached, and then has them no more.
+	if err := until(shortly(t), p.dir+" is mounted nowhere", func(context.Context) error { return p.unmountElsewhere() }); err != nil {
 		return err
 	}
 	if err := d.loopsGone(shortly(t), p.image+"\n"); err != nil {
@@ -303,9 +304,7 @@ func (p *ownDisk) unmountElsewhere() error {
 	for _, info := range infos {
 		// What is gone is not read.
 		if mounts, _ := os.ReadFile(info); strings.Contains(string(mounts), " "+p.dir+" ") {
-			err := does("nsenter", "--mount="+filepath.Join(filepath.Dir(info), "ns/mnt"), "umount", p.dir)
-			// It may have ended meanwhile, or share its mounts with one that was just seen to.
-			if mounts, _ := os.ReadFile(info); err != nil && strings.Contains(string(mounts), " "+p.dir+" ") {
+			if err := does("nsenter", "--mount="+filepath.Join(filepath.Dir(info), "ns/mnt"), "umount", p.dir); err != nil {
 				return err
 			}
 		}
