@@ -18,7 +18,7 @@ const (
 	// master may have lost what it was told.
 	restsInARow = 5
 	// About as much: apart by no more than this part of what was told.
-	restPart = 32
+	restPart = 20
 )
 
 // usageBox holds what copies use until it is sent. What is lost is measured

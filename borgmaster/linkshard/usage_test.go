@@ -59,7 +59,7 @@ func TestUsageKeepsTheMost(t *testing.T) {
 }
 
 // TestUsageThatIsAsBefore goes unsaid a few times in a row; what differs by more than a
-// thirty-second is told, and all of it when the copies are others, when it may be lost,
+// twentieth is told, and all of it when the copies are others, when it may be lost,
 // and twice to another master.
 func TestUsageThatIsAsBefore(t *testing.T) {
 	u, now := newUsageBox(5e9), int64(0)
@@ -85,16 +85,16 @@ func TestUsageThatIsAsBefore(t *testing.T) {
 	}{
 		{uses(0, 2, 320, 6400), all},
 		{uses(0, 2, 320, 6400), "rest"},
-		{append(uses(0, 1, 330, 6400), uses(1, 2, 310, 6200)...), "rest"},
-		{append(uses(0, 1, 330, 6400), uses(1, 2, 331, 6400)...), "1: 331 6400; rest"},
-		{append(uses(0, 1, 320, 6199), uses(1, 2, 331, 6400)...), "0: 320 6199; rest"},
+		{append(uses(0, 1, 336, 6400), uses(1, 2, 304, 6080)...), "rest"},
+		{append(uses(0, 1, 336, 6400), uses(1, 2, 337, 6400)...), "1: 337 6400; rest"},
+		{append(uses(0, 1, 320, 6079), uses(1, 2, 337, 6400)...), "0: 320 6079; rest"},
 		// Told little by little, it is still no further off than that.
-		{append(uses(0, 1, 320, 6199), uses(1, 2, 342, 6400)...), "1: 342 6400; rest"},
-		{append(uses(0, 1, 320, 6199), uses(1, 2, 342, 6400)...), "0: 320 6199; 1: 342 6400; "},
-		{append(uses(0, 1, 320, 6199), uses(1, 2, 342, 6400)...), "rest"},
-		{append(uses(0, 1, 320, 6199), other), "0: 320 6199; 1: 320 6400; "},
-		{append(uses(0, 1, 320, 6199), other), "rest"},
-		{uses(0, 1, 320, 6199), "0: 320 6199; "},
+		{append(uses(0, 1, 320, 6079), uses(1, 2, 354, 6400)...), "1: 354 6400; rest"},
+		{append(uses(0, 1, 320, 6079), uses(1, 2, 354, 6400)...), "0: 320 6079; 1: 354 6400; "},
+		{append(uses(0, 1, 320, 6079), uses(1, 2, 354, 6400)...), "rest"},
+		{append(uses(0, 1, 320, 6079), other), "0: 320 6079; 1: 320 6400; "},
+		{append(uses(0, 1, 320, 6079), other), "rest"},
+		{uses(0, 1, 320, 6079), "0: 320 6079; "},
 	} {
 		u.add("m1", step.tell, nil)
 		if got, _ := sent(); got != step.want {
@@ -188,7 +188,7 @@ func TestUsageIsBounded(t *testing.T) {
 				t.Errorf("%s is sent after %d messages, want every fourth at the latest", m.Machine, waited)
 			}
 			last[m.Machine] = now
-			u.add(m.Machine, uses(0, 1000, 100*(now+1), 1), nil)
+			u.add(m.Machine, uses(0, 1000, 100<<(now%8), 1), nil)
 		}
 		if n != maxUsagePerMessage {
 			t.Fatalf("a message holds %d, want %d", n, maxUsagePerMessage)

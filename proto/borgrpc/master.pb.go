@@ -4745,7 +4745,7 @@ type MachineUsage struct {
 	// Ordered by copy.
 	Copies []*CopyUsage `protobuf:"bytes,2,rep,name=copies,proto3" json:"copies,omitempty"`
 	// All other copies of which this shard told the last time are still there, and use
-	// what it told then, by a thirty-second more or less.
+	// what it told then, by a twentieth more or less.
 	Rest bool `protobuf:"varint,4,opt,name=rest,proto3" json:"rest,omitempty"`
 	// Ordered by alloc; what runs in them is in copies too.
 	Allocs []*AllocUse `protobuf:"bytes,590,rep,name=allocs,proto3" json:"allocs,omitempty"`
