@@ -89,10 +89,6 @@ func about(now, told int64) bool {
 
 func sameCopy(a, b *borgrpc.CopyUsage) bool { return compareCopies(a, b) == 0 }
 
-func compareCopies(a, b *borgrpc.CopyUsage) int {
-	return cmp.Or(cmp.Compare(a.JobUid, b.JobUid), cmp.Compare(a.Index, b.Index), cmp.Compare(a.Attempt, b.Attempt))
-}
-
 func newUsageBox(everyNs int64) *usageBox {
 	return &usageBox{everyNs: everyNs, machines: map[string]*waitingUsage{}}
 }
@@ -108,7 +104,7 @@ func (u *usageBox) add(machine string, told []*borgrpc.Usage, allocs []*borgrpc.
 		w.copies = make([]*borgrpc.CopyUsage, 0, min(len(told), maxUsagePerMachine))
 	}
 	for _, t := range told {
-		at, known := slices.BinarySearchFunc(w.copies, t.GetCopy(), compareUsage)
+		at, known := slices.BinarySearchFunc(w.copies, t.GetCopy(), compareCopies)
 		switch {
 		case known:
 			was := w.copies[at]
@@ -160,8 +156,15 @@ func compareDue(a, b *waitingUsage) int {
 	return cmp.Or(cmp.Compare(a.dueNs, b.dueNs), cmp.Compare(a.machine, b.machine))
 }
 
-func compareUsage(a *borgrpc.CopyUsage, b *borgrpc.CopyID) int {
-	return cmp.Or(cmp.Compare(a.JobUid, b.GetJobUid()), cmp.Compare(a.Index, b.GetIndex()), cmp.Compare(a.Attempt, b.GetAttempt()))
+// ofCopy is what says of which copy it is.
+type ofCopy interface {
+	GetJobUid() string
+	GetIndex() uint32
+	GetAttempt() uint64
+}
+
+func compareCopies[A, B ofCopy](a A, b B) int {
+	return cmp.Or(cmp.Compare(a.GetJobUid(), b.GetJobUid()), cmp.Compare(a.GetIndex(), b.GetIndex()), cmp.Compare(a.GetAttempt(), b.GetAttempt()))
 }
 
 // take moves what is due into req.
