@@ -144,6 +144,7 @@ const (
 
 	CrashingServiceStays   Name = "crashing-service-stays"
 	CrashingServiceWanders Name = "crashing-service-wanders"
+	CrashingJobMoves       Name = "crashing-job-moves"
 	CrashRowForgotten      Name = "crash-row-forgotten"
 
 	QuarantineForEver    Name = "quarantine-for-ever"
@@ -434,6 +435,8 @@ var All = []Mutant{
 	{CrashingServiceStays, "A service that crashes again and again is started again on the same machine for ever, although another takes it.",
 		Ours, "S42", "crashing-services"},
 	{CrashingServiceWanders, "A service that crashes wherever it is is moved again and again.",
+		Ours, "S42", "crashing-services"},
+	{CrashingJobMoves, "A service all of whose tasks crash, on whatever machine, has each of them moved.",
 		Ours, "S42", "crashing-services"},
 	{CrashRowForgotten, "A task that crashed where it crashed before is kept away from there no longer than the first time.",
 		Ours, "S42", "crashing-services"},

@@ -153,10 +153,10 @@ func (c *Cell) checkJob(j *Job) error {
 		}
 	}
 	if n.pending != j.pending || n.running != j.running || n.dead != j.dead || n.finished != j.finished ||
-		n.started != j.started || n.stopping != j.stopping || !n.domains.equal(j.domains) {
-		return fmt.Errorf("counts pending %d running %d dead %d finished %d started %d stopping %d, kept %d %d %d %d %d %d; domains %v, kept %v",
-			n.pending, n.running, n.dead, n.finished, n.started, n.stopping,
-			j.pending, j.running, j.dead, j.finished, j.started, j.stopping, n.domains, j.domains)
+		n.started != j.started || n.backoff != j.backoff || n.stopping != j.stopping || !n.domains.equal(j.domains) {
+		return fmt.Errorf("counts pending %d running %d dead %d finished %d started %d backoff %d stopping %d, kept %d %d %d %d %d %d %d; domains %v, kept %v",
+			n.pending, n.running, n.dead, n.finished, n.started, n.backoff, n.stopping,
+			j.pending, j.running, j.dead, j.finished, j.started, j.backoff, j.stopping, n.domains, j.domains)
 	}
 	if st := j.state(); j.settled != st || (st == stateDead) != (j.deathSeq != 0) || len(j.rows) == 0 && !stands(j.Kind()) {
 		return fmt.Errorf("it is %v, was settled as %v, death %d", st, j.settled, j.deathSeq)
@@ -250,8 +250,11 @@ func (c *Cell) checkTaskRow(j *Job, t *Task, n *Job, uses map[*Spec]uint32) erro
 			p.stop != nil || p.next != nil || p.orphan || p.machine.find(p.ID()) != p || p.machine.down {
 			return fmt.Errorf("current copy %v (%d) is not as it should be", p.ID(), p.state)
 		}
-		if p.state == attemptRunning {
+		switch p.state {
+		case attemptRunning:
 			n.started++
+		case attemptBackoff:
+			n.backoff++
 		}
 		n.domains.add(p.machine, 1)
 		uses[p.spec]++

@@ -2,6 +2,7 @@ package cell
 
 import (
 	"fmt"
+	"slices"
 
 	"borg/mutant"
 	"borg/proto/borgpb"
@@ -23,6 +24,10 @@ const formatMovedElsewhere = 9
 // began to be tried on another machine, and crashes to be counted beside the copies that
 // are remembered: for tasks that are moved too, and beside a copy in quarantine.
 const FormatCrashingServices = 11
+
+// FormatCrashingJobs is the format in which services began to stay where they are while
+// most of their job crashes.
+const FormatCrashingJobs = 12
 
 // Away are the machines that a task is kept away from for a while; empty: none.
 type Away struct {
@@ -251,7 +256,7 @@ func (c *Cell) tryElsewhere(p *Copy, crashes uint32) {
 		return
 	}
 	t := p.row()
-	if tied(p) != "" || p.job.AllocByIndex() {
+	if tied(p) != "" || p.job.AllocByIndex() || c.crashesAsJob(p.job) {
 		return
 	}
 	if r := t.crashRow(); r != nil && r.version == p.version && c.clock.cellNs < c.untilNs(r) && !mutant.Planted(mutant.CrashingServiceWanders) {
@@ -269,6 +274,27 @@ func (c *Cell) tryElsewhere(p *Copy, crashes uint32) {
 	c.countCrash(t, p, min(crashes, maxFailures), 2)
 	reason := fmt.Sprintf("crashed %s in a row on %s; tried elsewhere", timesWords(int(crashes)), p.machine.name)
 	c.evict(t, edgeEvict, statePending, borgpb.StopCause_STOP_CAUSE_CRASHED, reason, p.grace())
+}
+
+// crashesAsJob tells whether what a job's tasks crash of is not their machines' fault, but the
+// job's, or that of something it needs: more than half of those that have a place wait to be
+// started again, on several machines. To move each of them would help none, and says nothing
+// about a machine.
+func (c *Cell) crashesAsJob(j *Job) bool {
+	if c.format < FormatCrashingJobs || 2*j.backoff <= j.running || mutant.Planted(mutant.CrashingJobMoves) {
+		return false
+	}
+	var seen [crashesOfJobMachines]*Machine
+	n := 0
+	for _, t := range j.rows {
+		if p := t.cur; p != nil && p.state == attemptBackoff && !slices.Contains(seen[:n], p.machine) {
+			seen[n] = p.machine
+			if n++; n == len(seen) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // placeElsewhere tells whether a task that gives up its place would have another: one that

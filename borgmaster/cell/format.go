@@ -46,7 +46,10 @@ import (
 //
 // Format 11: a service that crashes again and again is tried on another machine; crashes
 // are counted beside the copies that are remembered.
-const BuildFormat = 11
+//
+// Format 12: where most tasks of a service crash, on several machines, none is tried on
+// another.
+const BuildFormat = 12
 
 // BuildFormat is the latest format that this copy of the cell can apply.
 func (c *Cell) BuildFormat() uint32 { return c.build }

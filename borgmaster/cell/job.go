@@ -42,8 +42,9 @@ type Job struct {
 	waiting bitmap
 	// Rows by state; derived.
 	pending, running, dead, finished uint32
-	// Current copies reported RUNNING; other copies STOPPING; derived.
-	started, stopping uint32
+	// Current copies reported RUNNING; those that wait to be started again; other copies
+	// STOPPING; derived.
+	started, backoff, stopping uint32
 
 	// Highest attempt of any task that a resize cut off: attempts of an index
 	// that comes back go on above it, so that no copy is ever named twice.

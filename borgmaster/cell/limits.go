@@ -179,6 +179,9 @@ const (
 	crashesForgottenNs = 24 * 3600 * second
 	// Ends in a row of a service's process after which another machine is tried.
 	crashesBeforeMoved = 5
+	// Machines on which most tasks of a job have to wait to be started again before that is
+	// the job's doing.
+	crashesOfJobMachines = 3
 
 	// Dead jobs and alloc sets.
 	maxDeadObjects  = 10_000

@@ -273,7 +273,7 @@ func (c *Cell) unbind(p *Copy) {
 	}
 }
 
-// setCopyState keeps the job's counts of started and stopping copies.
+// setCopyState keeps the job's counts of copies by state.
 func (c *Cell) setCopyState(p *Copy, to attemptState) {
 	j := p.job
 	if p.state == attemptRunning {
@@ -281,6 +281,9 @@ func (c *Cell) setCopyState(p *Copy, to attemptState) {
 		if to != attemptRunning && (p.few != nil || j.update.canarying() || j.update.Extra() > 0) {
 			c.seenDown(p)
 		}
+	}
+	if p.state == attemptBackoff {
+		j.backoff--
 	}
 	if p.state == attemptStopping && !p.orphan {
 		j.stopping--
@@ -295,6 +298,9 @@ func (c *Cell) setCopyState(p *Copy, to attemptState) {
 	}
 	if to == attemptRunning {
 		j.started++
+	}
+	if to == attemptBackoff {
+		j.backoff++
 	}
 	if to == attemptStopping && !p.orphan {
 		j.stopping++

@@ -379,7 +379,7 @@ func (c *client) special() *borgpb.Op {
 		})
 	case at == 25 && s.giantTasks > 0:
 		return &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: c.user(), Name: "giant"}}}
-	case s.crashServices && at >= 2 && at <= 4:
+	case s.crashServices && at >= 2 && at <= 5:
 		return c.crashService(at)
 	case at == 2 && s.failures > 0:
 		return c.submit("failing", &borgpb.JobSpec{

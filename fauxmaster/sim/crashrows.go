@@ -12,9 +12,12 @@ import (
 
 // S42, since format 11: a service whose process crashed five times in a row leaves its
 // machine, if another one takes it; if it crashes there too, it stays until the first crash
-// is forgotten. What is forgotten when doubles with each crash in a row.
+// is forgotten. What is forgotten when doubles with each crash in a row. Since format 12 nobody
+// leaves while more than half of the tasks of his job that have a place wait to be started
+// again, on three machines or more.
 const (
 	crashesInARow = 5
+	asJobMachines = 3
 	mostDoubled   = 6
 	rowOverNs     = 24 * 3600 * second
 )
@@ -132,7 +135,7 @@ func (t *truth) takesOf(j *cell.Job, spec *borgpb.TaskSpec, m *cell.Machine) boo
 }
 
 // crashService makes up a service that crashes: on one machine and runs on its neighbour,
-// on one machine of all, or wherever it is.
+// on one machine of all, or wherever it is, with few tasks or with many.
 func (c *client) crashService(at int) *borgpb.Op {
 	spec := &borgpb.JobSpec{
 		Kind: borgpb.JobKind_JOB_KIND_SERVICE, Tasks: 6, Priority: 110,
@@ -148,6 +151,8 @@ func (c *client) crashService(at int) *borgpb.Op {
 		spec.Task.Constraints = []*borgpb.Constraint{{Key: shelfAttribute, Relation: borgpb.Relation_RELATION_EQUAL, Value: "0"}}
 	case 3:
 		spec.Priority, spec.Task.Args = 200, append(spec.Task.Args, "m02")
+	case 4:
+		spec.Tasks = 2
 	}
 	return c.submit(fmt.Sprintf("crashing%d", at), spec)
 }
@@ -164,7 +169,18 @@ type crashing struct {
 	// It is somebody else's matter, or has room on another machine, before the entry.
 	tied  bool
 	roomy string
+	// Most of its job waits to be started again.
+	asJob certainty
 }
+
+// certainty is what can be said of a moment within an entry, before the entry is applied.
+type certainty int
+
+const (
+	surelyNot certainty = iota
+	perhaps
+	surely
+)
 
 // crashingBy finds them, before the entry is applied.
 func (t *truth) crashingBy(data []byte) (all []crashing) {
@@ -172,7 +188,8 @@ func (t *truth) crashingBy(data []byte) (all []crashing) {
 	if proto.Unmarshal(data, entry) != nil || t.cell.Format() < cell.FormatCrashingServices {
 		return nil
 	}
-	unsure := false
+	unsure, timed := false, false
+	said := map[*cell.Task]bool{}
 	for _, data := range entry.Ops {
 		op := new(borgpb.Op)
 		if proto.Unmarshal(data, op) != nil {
@@ -180,13 +197,18 @@ func (t *truth) crashingBy(data []byte) (all []crashing) {
 			continue
 		}
 		switch op.Op.(type) {
-		case *borgpb.Op_Reports, *borgpb.Op_Time, *borgpb.Op_Digest:
+		case *borgpb.Op_Time:
+			timed = true
+		case *borgpb.Op_Reports, *borgpb.Op_Digest:
 		default:
 			unsure = true
 		}
 		for _, mr := range op.GetReports().GetMachines() {
 			m := t.cell.Machine(mr.Machine)
 			for _, r := range mr.Tasks {
+				if task := t.taskOf(m, r); task != nil {
+					said[task] = true
+				}
 				if m == nil || r.Failures < crashesInARow || borgpb.AttemptState(r.State) != borgpb.AttemptState_ATTEMPT_STATE_BACKOFF || t.cell.Effect(m, r) != cell.ReportNews {
 					continue
 				}
@@ -203,7 +225,59 @@ func (t *truth) crashingBy(data []byte) (all []crashing) {
 			}
 		}
 	}
+	for i := range all {
+		if all[i].asJob = t.asJob(&all[i], said); timed {
+			all[i].asJob = perhaps
+		}
+	}
 	return all
+}
+
+// taskOf is the task whose current copy a report is about; nil: it is about none.
+func (t *truth) taskOf(m *cell.Machine, r *borgpb.TaskReport) *cell.Task {
+	uid, err := cell.ParseUID(r.JobUid)
+	if m == nil || err != nil {
+		return nil
+	}
+	if p := m.Copy(cell.CopyID{Job: uid, Index: r.Index, Attempt: r.Attempt}); p != nil && p.Current() {
+		return t.cell.JobByUID(uid).Task(r.Index)
+	}
+	return nil
+}
+
+// asJob tells whether more than half of the tasks of x's job that have a place wait to be
+// started again, on several machines, once x does. Each other one of which the entry says
+// something may wait then, or run, or have left.
+func (t *truth) asJob(x *crashing, said map[*cell.Task]bool) certainty {
+	if t.cell.Format() < cell.FormatCrashingJobs {
+		return surelyNot
+	}
+	placed, least, most := 0, 0, 0
+	leastOn, mostOn := map[*cell.Machine]bool{}, map[*cell.Machine]bool{}
+	for i := range x.job.NumTasks() {
+		task := x.job.Task(i)
+		p := task.Current()
+		if p == nil {
+			continue
+		}
+		placed++
+		waits := p.State() == borgpb.AttemptState_ATTEMPT_STATE_BACKOFF
+		if task == x.task || waits && !said[task] {
+			least++
+			leastOn[p.Machine()] = true
+		}
+		if waits || said[task] {
+			most++
+			mostOn[p.Machine()] = true
+		}
+	}
+	switch {
+	case 2*least > placed && len(leastOn) >= asJobMachines:
+		return surely
+	case 2*most <= placed || len(mostOn) < asJobMachines:
+		return surelyNot
+	}
+	return perhaps
 }
 
 // tied tells whether something but its crashes decides about a copy.
@@ -269,7 +343,14 @@ func (t *truth) leftFor(x *crashing, left bool) {
 			t.w.fail("S42: copy %v is moved as it crashed, which is not for that to decide", x.id)
 		}
 		return
+	case x.asJob == surely:
+		t.w.mark("crashes as a job")
+		if left {
+			t.w.fail("S42: copy %v is moved from %s as it crashed, and most of its job waits to be started again", x.id, x.machine.Name())
+		}
+		return
 	case counts && row.machine != x.machine.Name(), counts && row.everywhere:
+		row.unsure = row.unsure || x.asJob == perhaps && !row.everywhere
 		row.everywhere = true
 		t.w.mark("crashes everywhere")
 		if left {
@@ -281,7 +362,7 @@ func (t *truth) leftFor(x *crashing, left bool) {
 		t.addCrash(x.task, x.machine.Name(), x.version, 2)
 		return
 	}
-	if o := t.cell.Machine(x.roomy); o != nil && p != nil && p.Current() && !x.tied && t.takesOf(x.job, p.TaskSpec(), o) {
+	if o := t.cell.Machine(x.roomy); o != nil && p != nil && p.Current() && !x.tied && x.asJob == surelyNot && t.takesOf(x.job, p.TaskSpec(), o) {
 		t.w.fail("S42: copy %v crashed %d times in a row on %s and stays there, and %s has room for it", x.id, crashesInARow, x.machine.Name(), o.Name())
 	}
 }

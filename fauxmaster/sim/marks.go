@@ -91,6 +91,7 @@ var Marks = map[string]string{
 	"placed with a copy in quarantine":          "a task was placed while a copy of it was in quarantine",
 	"kept away from where it crashed":           "a task whose copies crashed on one machine is placed on another, and that one takes it too",
 	"service tried elsewhere":                   "a service crashed again and again on one machine, and is moved to another",
+	"crashes as a job":                          "a service crashes again and again and stays, as most of its job does",
 	"crashes everywhere":                        "a service that was moved for that crashes again and again on the next machine too",
 	"crashed there again":                       "a task that is kept away from a machine for its crashes had to go there, and crashed again",
 	"rules for labels changed":                  "an admin put another policy of labels in the place of the one before",

@@ -111,6 +111,7 @@ func (w *World) unsettled() string {
 			case s == borgpb.AttemptState_ATTEMPT_STATE_BACKOFF:
 			case s != borgpb.AttemptState_ATTEMPT_STATE_RUNNING:
 				return fmt.Sprintf("copy %s on %s is %v", id, m.name, s)
+			case w.swarm.crashServices && crashes(p):
 			case m.Pid(id) == 0 || m.Pid(id) != p.PID():
 				return fmt.Sprintf("copy %s is said to run on %s and does not", id, m.name)
 			}
@@ -125,6 +126,13 @@ func (w *World) unsettled() string {
 		return why
 	}
 	return w.left()
+}
+
+// crashes tells whether the process of a copy ends again and again: where it is started again
+// as soon, there is always something new of one of many.
+func crashes(p *cell.Copy) bool {
+	args := p.TaskSpec().GetArgs()
+	return p.Kind() == borgpb.JobKind_JOB_KIND_SERVICE && len(args) > 2 && args[2] != "0"
 }
 
 // left says what is left on a machine of a run that is over. Of a copy that waits for

@@ -102,7 +102,7 @@ func TestCrashes(t *testing.T) {
 // TestCrashingServices: services crash again and again, go elsewhere, and some crash there too
 // or have to go back.
 func TestCrashingServices(t *testing.T) {
-	comesTo(t, "crashing-services", 2, 20*second, "service tried elsewhere", "crashes everywhere", "crashed there again")
+	comesTo(t, "crashing-services", 2, 20*second, "service tried elsewhere", "crashes everywhere", "crashed there again", "crashes as a job")
 }
 
 // TestSavers: alloc sets with savers come, change and go, on machines that are emptied and lost.
