@@ -116,7 +116,11 @@ func (d *drainer) judge(m *cell.Machine) DrainVerdict {
 	var displaced []needy
 	for a := range m.Allocs() {
 		v.Allocs++
-		if h := a.HoldVolumes(); h != nil && len(v.Holds) < maxNamed {
+		h := a.HoldVolumes()
+		if h == nil {
+			h = d.c.HoldOfRestore(cell.TaskID{Job: a.Set().Key(), Index: a.Index()})
+		}
+		if h != nil && len(v.Holds) < maxNamed {
 			v.Holds = append(v.Holds, *h)
 		}
 		displaced = append(displaced, d.needyOfAlloc(a))
@@ -133,7 +137,11 @@ func (d *drainer) judge(m *cell.Machine) DrainVerdict {
 		if mutant.Planted(mutant.GoingForgotten) {
 			going = nil
 		}
-		if h := d.c.HoldOf(append(slices.Clone(going), p)); h != nil && len(v.Holds) < maxNamed {
+		h := d.c.HoldOf(append(slices.Clone(going), p))
+		if h == nil {
+			h = d.c.HoldOfRestore(p.TaskID())
+		}
+		if h != nil && len(v.Holds) < maxNamed {
 			h.Task = p.TaskID()
 			v.Holds = append(v.Holds, *h)
 		}

@@ -14,7 +14,7 @@ const FormatBudgets = 5
 
 // Hold is why the budget of a job does not let a task be disturbed now.
 type Hold struct {
-	// Whose budget it is.
+	// Whose budget it is; empty: no job's.
 	Job JobKey
 	// Whom it protects.
 	Task TaskID

@@ -287,8 +287,12 @@ func (m *Machine) Drain() (deadlineNs int64, forced, ok bool) {
 // volumes that are kept there, at most so many, and for what they wait.
 func (c *Cell) Blockers(m *Machine, most int) []Hold {
 	var holds []Hold
-	add := func(going []*Copy) {
-		if h := c.HoldOf(going); h != nil && len(holds) < most {
+	add := func(of TaskID, going []*Copy) {
+		h := c.HoldOf(going)
+		if h == nil {
+			h = c.HoldOfRestore(of)
+		}
+		if h != nil && len(holds) < most {
 			holds = append(holds, *h)
 		}
 	}
@@ -296,12 +300,12 @@ func (c *Cell) Blockers(m *Machine, most int) []Hold {
 		if h := a.HoldVolumes(); h != nil && len(holds) < most {
 			holds = append(holds, *h)
 		} else if a.machine == m {
-			add(slices.DeleteFunc(slices.Clone(a.copies), func(p *Copy) bool { return !p.state.stays() }))
+			add(TaskID{a.set.key, a.index}, slices.DeleteFunc(slices.Clone(a.copies), func(p *Copy) bool { return !p.state.stays() }))
 		}
 	}
 	for _, p := range m.copies {
 		if p.state.stays() && p.alloc == nil {
-			add([]*Copy{p})
+			add(p.TaskID(), []*Copy{p})
 		}
 	}
 	kept := append(c.HoldsOfSavers(m), c.KeptVolumes(m)...)
@@ -341,7 +345,10 @@ func (c *Cell) drainProto(m *Machine) *borgpb.Drain {
 
 // Proto shows a hold.
 func (h *Hold) Proto(c *Cell) *borgpb.DrainBlocker {
-	b := &borgpb.DrainBlocker{Task: h.Task.String(), Job: h.Job.String(), Reason: h.Reason, Volume: h.Volume}
+	b := &borgpb.DrainBlocker{Task: h.Task.String(), Reason: h.Reason, Volume: h.Volume}
+	if h.Job != (JobKey{}) {
+		b.Job = h.Job.String()
+	}
 	if h.UntilNs != 0 {
 		b.WaitNs = max(h.UntilNs-c.clock.cellNs, 1)
 	}

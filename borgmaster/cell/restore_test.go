@@ -236,6 +236,27 @@ func TestRestoreOnlyForward(t *testing.T) {
 	}
 }
 
+// TestRestoreHoldsDrains: while the cell is held nobody leaves a machine that is emptied, and
+// it is said why; then they go.
+func TestRestoreHoldsDrains(t *testing.T) {
+	l, _ := restoredLog(t)
+	l.do(&borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: "m1", Drain: true}}})
+	m := l.c.Machine("m1")
+	if holds := l.c.Blockers(m, 9); len(holds) != 2 || holds[0].Reason != restoredWords || holds[0].Task == holds[1].Task {
+		t.Errorf("the drain of a cell that is held waits for %+v", holds)
+	}
+	if got := l.c.MachineProto(m).GetStatus().GetDrain(); got.GetEvicted() != 0 || len(got.GetBlockers()) != 2 || got.GetBlockers()[0].GetJob() != "" {
+		t.Errorf("it is shown as %v", got)
+	}
+	l.do(&borgpb.Op{Op: &borgpb.Op_EndHold{EndHold: &borgpb.EndHold{}}})
+	l.do(&borgpb.Op{Op: &borgpb.Op_Time{Time: &borgpb.SetTime{}}})
+	l.check()
+	m = l.c.Machine("m1")
+	if got := l.c.MachineProto(m).GetStatus().GetDrain(); got.GetEvicted() != 2 || len(l.c.Blockers(m, 9)) != 0 {
+		t.Errorf("when the hold is over, it is shown as %v", got)
+	}
+}
+
 // TestRestoreKeepsDisruptions: what was disturbed before the checkpoint was taken
 // counts after its restore, and a drain is still there; but nobody leaves before the
 // machines were heard.

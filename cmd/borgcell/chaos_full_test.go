@@ -210,8 +210,10 @@ func TestSmallDisksFill(t *testing.T) {
 	var stopped []int
 	for i, disk := range filled {
 		disks.grow(t, disk, large, func() {
-			// One that waits for room while it starts does not hear that it is to stop.
-			c.sup.get(c.masterName(i+1)).stop(t.Context(), 0)
+			// One that waits for room while it starts stops too.
+			if c.sup.get(c.masterName(i+1)).stop(t.Context(), 30*time.Second) {
+				t.Errorf("%s does not stop when it is told to", c.masterName(i+1))
+			}
 			stopped = append(stopped, i+1)
 		})
 	}

@@ -183,7 +183,7 @@ func (s *session) blockerTable(drains []*borgpb.Machine) error {
 			switch {
 			case b.GetWaitNs() != 0:
 				when = "in " + span(time.Duration(b.GetWaitNs()))
-			case b.GetVolume() != "":
+			case b.GetVolume() != "", b.GetJob() == "":
 				when = "-"
 			}
 			who := b.GetTask()

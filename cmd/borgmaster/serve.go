@@ -144,11 +144,30 @@ func serve(ctx *ucli.Context) error {
 	if err := s.identify(); err != nil {
 		return err
 	}
-	if err := s.open(); err != nil {
-		return err
+	opened := make(chan error, 1)
+	go func() { opened <- s.open() }()
+	select {
+	case err := <-opened:
+		if err != nil {
+			return err
+		}
+	case <-ctx.Done():
+		select {
+		case err := <-opened:
+			if err != nil {
+				return err
+			}
+		case <-time.After(openGrace):
+			s.logger.Warn("it was told to stop before its directory was open, and ends as it is: nothing was promised to anybody")
+			return nil
+		}
 	}
 	return s.run(ctx.Context)
 }
+
+// openGrace is how long the opening of a directory may go on when the replica was told to
+// stop. On a full disk the database waits in it for room, for ever.
+const openGrace = 3 * time.Second
 
 // identify finds the directory and reads whose it is.
 func (s *server) identify() error {

@@ -699,7 +699,7 @@ type DrainBlocker struct {
 	// "<user>/<name>/<index>".
 	Task string `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
 	// Job "<user>/<name>" whose budget it is: its own, or that of a task in the
-	// same alloc.
+	// same alloc; empty: no job's, for the cell was restored and is held.
 	Job string `protobuf:"bytes,2,opt,name=job,proto3" json:"job,omitempty"`
 	// What it waits for.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
