@@ -83,6 +83,8 @@ var journalFigures = []pages.Figure{
 	{Name: "history_failed_writes_total", Help: "Writes of the history that came to nothing."},
 	{Name: "history_bytes", Help: "Size of the history."},
 	{Name: "usage_drafts", Help: "Copies and allocs of which this replica holds what others were told in windows that have not ended."},
+	{Name: "usage_unkept_total", Help: "Usage that machines told and that is in no window, because there were too many."},
+	{Name: "usage_drafts_refused_total", Help: "What others told in windows that have not ended and for which this replica had no room."},
 	{Name: "usage_rescued_rows_total", Help: "Rows that were made of what it held, because another replica fell silent or forgot it."},
 }
 
@@ -173,6 +175,8 @@ func (m *Master) readJournal(r *pages.Reading) {
 	r.Set("history_failed_writes_total", float64(s.Failed))
 	r.Set("history_bytes", float64(s.Bytes))
 	r.Set("usage_drafts", float64(s.Drafts))
+	r.Set("usage_unkept_total", float64(s.Unkept))
+	r.Set("usage_drafts_refused_total", float64(s.Unheld))
 	r.Set("usage_rescued_rows_total", float64(s.Rescued))
 }
 

@@ -121,8 +121,11 @@ type Stats struct {
 	Written, Dropped, Failed int64
 	// Drafts of other replicas that are held, and rows that were made of such.
 	Drafts, Rescued int64
-	Bytes           int64
-	Files           int
+	// Usage that was told and is in no window, and drafts that are not held: there were
+	// too many.
+	Unkept, Unheld int64
+	Bytes          int64
+	Files          int
 }
 
 // Viewer shows the cell between two entries of the log.
@@ -543,8 +546,11 @@ func (j *Journal) Read(since, until int64, f func(*borgpb.JournalBlock) error) e
 func (j *Journal) Stats() Stats {
 	s := Stats{Written: j.written.Load(), Dropped: j.dropped.Load(), Failed: j.failed.Load(), Rescued: j.rescued.Load()}
 	j.draftsMu.Lock()
-	s.Drafts = int64(j.drafts.held)
+	s.Drafts, s.Unheld = int64(j.drafts.held), j.drafts.lost
 	j.draftsMu.Unlock()
+	j.usageMu.Lock()
+	s.Unkept = j.windows.lost
+	j.usageMu.Unlock()
 	s.Bytes, s.Files = j.store.size()
 	return s
 }

@@ -394,3 +394,19 @@ func TestKeepersLoseNothing(t *testing.T) {
 		t.Error("nothing was tried")
 	}
 }
+
+// TestDraftsAreBounded: what there is no room for is counted, and what was taken in goes on.
+func TestDraftsAreBounded(t *testing.T) {
+	d := NewDrafts(1, keptSilentNs)
+	row := func(index uint32) *borgpb.UsageRow {
+		return &borgpb.UsageRow{JobUid: "1-2-0", Index: index, Attempt: 1, FromNs: 1, ToNs: 2, Samples: 1}
+	}
+	rows := []*borgpb.UsageRow{row(0), row(1)}
+	d.Hear(1, &borgrpc.KeepUsageRequest{Replica: 2, Session: 5, Begins: true, Drafts: &borgrpc.UsageDrafts{Rows: rows, RowNumbers: []uint64{1, 2}}})
+	if d.held != 1 || d.lost != 1 {
+		t.Errorf("with room for one, %d are held and %d lost", d.held, d.lost)
+	}
+	if left := d.Silent(1+keptSilentNs, false); len(left) != 1 || left[0].GetIndex() != 0 {
+		t.Errorf("of the replica that fell silent there are %v", left)
+	}
+}
