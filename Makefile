@@ -63,7 +63,7 @@ race: build ## every test under the race detector
 
 chaos: build ## real cells killed, cut off, filled up, in full size (40 minutes); merges bin/bench.json
 	BORG_BIN=$(CURDIR)/$(BIN) BORG_CHAOS=full BORG_FIGURES=$(CURDIR)/$(BIN)/bench.json \
-		$(GO) test -tags '$(TAGS)' ./cmd/borglet ./cmd/borgcell -v -p 1 -count=1 -timeout 60m
+		$(GO) test -tags '$(TAGS)' ./cmd/borglet ./cmd/borgcell -v -p 1 -count=1 -timeout 90m
 
 soak: build ## 10,000 containers started and stopped, their borglet killed 100 times among them: make soak [TASKS=10000]
 	BORG_BIN=$(CURDIR)/$(BIN) BORG_SOAK=$(TASKS) $(GO) test -tags '$(TAGS)' ./cmd/borglet -run TestSoak -v -count=1 -timeout 180m

@@ -56,7 +56,7 @@ func TestLostDiskIsReplaced(t *testing.T) {
 	alongside(t)
 	c := chaosCell(t, 3, 1)
 	before := c.run(t, "web", sleepers(3))
-	jobs := size(100, 3000)
+	jobs := size(100, 50_000)
 	c.submitMany(t, jobs, unplaceable())
 	elected, err := c.electedNow(shortly(t))
 	if err != nil {
@@ -146,6 +146,7 @@ func (c *Cell) replace(t *testing.T, elected, lost int) *client.Client {
 		t.Errorf("join under a number that was used: exit code %d: %s", code, out)
 	}
 	c.must(t, "borgmaster", "init", "--join", ask, "--replica", fmt.Sprint(number), "--addr", c.masterAddr(number), "--dir", dir)
+	began := time.Now()
 	if err := c.StartMaster(t.Context(), number); err != nil {
 		t.Fatal(err)
 	}
@@ -175,6 +176,7 @@ func (c *Cell) replace(t *testing.T, elected, lost int) *client.Client {
 		}
 		return ""
 	})
+	figure(t, "master.rejoin_ms", float64(time.Since(began).Milliseconds()))
 	return fresh
 }
 

@@ -313,11 +313,27 @@ func (c *Cell) endLoad(t *testing.T) {
 	}
 }
 
-// Tasks outlive all masters together, and one of them its shim.
+// pidOf waits until a job of one task runs, whatever the cell believes.
+func (c *Cell) pidOf(t *testing.T, job string) (pid int) {
+	t.Helper()
+	waitFor(t, job+" runs", func() string {
+		byTask, err := c.runningTasks()
+		if pids := byTask[c.user+"/"+job+"/0"]; err == nil && len(pids) == 1 {
+			pid = pids[0]
+			return ""
+		}
+		return fmt.Sprintf("%v, %v", byTask, err)
+	})
+	return pid
+}
+
+// Tasks outlive all masters together, and one of them its shim; one that ends is started
+// again all the same.
 func TestAllMastersAreKilled(t *testing.T) {
 	alongside(t)
-	c := chaosCell(t, 5, 2)
-	before := c.run(t, "web", sleepers(size(12, 100)))
+	c := chaosCell(t, 5, size(2, 10))
+	before := c.run(t, "web", sleepers(size(12, 200)))
+	c.run(t, "ends", sleepers(1))
 	others := size(50, 1000)
 	for n := range others {
 		if _, err := c.submit(shortly(t), fmt.Sprintf("other-%d", n), unplaceable()); err != nil {
@@ -336,7 +352,11 @@ func TestAllMastersAreKilled(t *testing.T) {
 	if err := c.shimOf(t, tasks[0]).signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	outage := time.After(time.Duration(size(2, 60)) * time.Second)
+	endsAt := c.pidOf(t, "ends")
+	if err := syscall.Kill(endsAt, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	outage := time.After(time.Duration(size(2, 600)) * time.Second)
 	for over := false; !over; {
 		select {
 		case <-outage:
@@ -349,14 +369,17 @@ func TestAllMastersAreKilled(t *testing.T) {
 			}
 		}
 	}
+	if again := c.pidOf(t, "ends"); again == endsAt {
+		t.Errorf("process %d was killed and runs", again)
+	}
 	if err := c.StartMasters(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := until(shortly(t), "the cell works again", c.ready); err != nil {
 		t.Fatal(err)
 	}
-	if jobs := c.allJobs(t); len(jobs) != others+1 {
-		t.Errorf("%d jobs after the outage, want %d", len(jobs), others+1)
+	if jobs := c.allJobs(t); len(jobs) != others+2 {
+		t.Errorf("%d jobs after the outage, want %d", len(jobs), others+2)
 	}
 	// What is new is placed: the scheduler and the shards go on from where they
 	// were.
