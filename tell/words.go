@@ -94,11 +94,17 @@ func happened(e *borgpb.Event) string {
 	if cause := Word(e.Cause); cause != "" {
 		line += " because of " + cause
 	}
-	if e.Exit != nil {
-		line += ", " + Exit(e.Exit)
-	}
-	if e.Reason != "" && e.Reason != e.Exit.GetReason() {
-		line += ": " + e.Reason
+	switch end := Exit(e.Exit); {
+	case end != "" && strings.HasPrefix(e.Reason, end):
+		// What is said of it begins with how it ended.
+		line += ", " + e.Reason
+	default:
+		if end != "" {
+			line += ", " + end
+		}
+		if e.Reason != "" && e.Reason != e.Exit.GetReason() {
+			line += ": " + e.Reason
+		}
 	}
 	if e.User != "" {
 		line += " (by " + e.User + ")"
