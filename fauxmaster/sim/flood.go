@@ -106,9 +106,10 @@ func (m *masterSide) stepAdmission() {
 // floodUser asks for far more than the log can do, and heeds nothing.
 const (
 	floodUser = "flood"
-	// When it begins, and how long it takes until the window has found its size.
+	// When it begins, and how long it takes until the window has found its size: what it
+	// begins with is more than a second of a log that does 200 changes a second.
 	floodFromNs = 3 * second
-	settlesNs   = second
+	settlesNs   = 2 * second
 	// So long a flooding call is waited for.
 	floodWaitNs = second
 	// Beside a flood others are answered within this, where nothing else is wrong.
