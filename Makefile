@@ -61,7 +61,7 @@ check: lint test ## what every commit passes: lint and test
 race: build ## every test under the race detector
 	BORG_BIN=$(CURDIR)/$(BIN) $(GO) test -race -tags '$(TAGS)' ./...
 
-chaos: build ## real cells killed, cut off, filled up, in full size (40 minutes); merges bin/bench.json
+chaos: build ## real cells killed, cut off, filled up, in full size (about 65 minutes); merges bin/bench.json
 	BORG_BIN=$(CURDIR)/$(BIN) BORG_CHAOS=full BORG_FIGURES=$(CURDIR)/$(BIN)/bench.json \
 		$(GO) test -tags '$(TAGS)' ./cmd/borglet ./cmd/borgcell -v -p 1 -count=1 -timeout 90m
 
