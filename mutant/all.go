@@ -29,6 +29,7 @@ const (
 	OutageBelieved    Name = "outage-believed"
 	ReturnsIgnored    Name = "returns-ignored"
 	UnaskedIsSilent   Name = "unasked-is-silent"
+	BehindKeepsShare  Name = "behind-keeps-share"
 	SharesStay        Name = "share-waits-for-next-term"
 	HeirWaits         Name = "transfer-waits-out-election"
 
@@ -227,6 +228,8 @@ var All = []Mutant{
 	{UnaskedIsSilent, "A replica that has asked nobody for a while takes that for a silence of the machines, and loses its share.",
 		Ours, "L11", "new-cell"},
 
+	{BehindKeepsShare, "A replica whose disk hangs goes on to poll machines, by the cell that it had before.",
+		Ours, "L14", "old-cells"},
 	{SharesStay, "Who shares the machines is decided once in a term: those of a replica that dies later are polled by nobody.",
 		Ours, "L13", "shares"},
 	{HeirWaits, "Who is asked to take over waits until an election is due anyway.",

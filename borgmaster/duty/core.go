@@ -778,7 +778,7 @@ func (d *Core) mark(now int64, applied uint64) {
 // all else of it works.
 func (d *Core) behind(now int64, id uint64) bool {
 	applied := d.replicas[id].applied
-	return applied != nil && len(d.marks) > 0 && d.marks[0].atNs <= now-behindNs && *applied < d.marks[0].applied
+	return !mutant.Planted(mutant.BehindKeepsShare) && applied != nil && len(d.marks) > 0 && d.marks[0].atNs <= now-behindNs && *applied < d.marks[0].applied
 }
 
 // lapse notes that a replica loses its share because it is silent, or behind.

@@ -36,7 +36,7 @@ func (s *swarm) calm() {
 	s.mishaps, s.bands, s.quarantine, s.savers = false, false, false, false
 	s.floodPerS, s.applyNs, s.floodAlone, s.stormTasks = 0, 0, false, 0
 	s.crowd, s.syncNs, s.lists = false, 0, false
-	s.transfers, s.covered = false, false
+	s.transfers, s.covered, s.hangs = false, false, false
 	s.newCell, s.allLost, s.machines = false, false, 0
 	s.volumes, s.places, s.squeeze, s.memBytes = false, false, false, 0
 }
@@ -278,6 +278,12 @@ var Aims = []Aim{
 		s.everyNs, s.electedNs, s.thinkNs, s.backNs, s.covered = 7*second, 9*second, second, 9*second, true
 		s.electedKinds, s.keep = []faultKind{crashReplica}, []int{keepAll}
 		s.tight, s.machineMilli, s.jobs, s.machines = false, 4000, 2, 24
+	}},
+	{"old-cells", "disks of replicas hang for long while all else of them works", 30 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{hangDisk: 1})
+		s.everyNs, s.electedNs, s.thinkNs, s.hangs = 5*second, 0, 200*millisecond, true
+		s.tight, s.machineMilli, s.jobs = false, 8000, 2
 	}},
 	{"hosts", "the elected master dies, and a machine with it that it polled", 60 * second, func(s *swarm) {
 		s.calm()

@@ -138,6 +138,8 @@ type swarm struct {
 	// Replicas hand over to one another again and again, and nothing else is wrong; nothing
 	// but replicas that crash is wrong.
 	transfers, covered bool
+	// Disks hang for long, one after the other, and nothing else is wrong.
+	hangs bool
 	// Time between two deaths of the elected master together with a machine that it
 	// polls; 0: they do not die together.
 	hostNs int64
@@ -482,6 +484,11 @@ func (w *World) happen(f *fault) string {
 	case fullDisk, writeErrors, readErrors, slowDisk:
 		return w.spoilDisk(f, one)
 	case hangDisk:
+		if w.swarm.hangs {
+			// A fault of any other is over before the cell is to have its rest.
+			weak := slices.DeleteFunc(slices.Clone(w.replicas), func(x *replicaNode) bool { return !w.weak(x) })
+			return w.hangDisks(between(r, 6*second, 9*second), weak[r.IntN(len(weak))])
+		}
 		return w.hangDisks(between(r, 500*millisecond, 4*second), one)
 	case hangFollowers:
 		others := slices.DeleteFunc(slices.Clone(w.replicas), func(x *replicaNode) bool { return x == w.leader() })

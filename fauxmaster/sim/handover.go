@@ -14,6 +14,9 @@ const (
 	// polls, and what those are spread by.
 	polledWithinNs = 2500 * millisecond
 	lookAtPollsNs  = 100 * millisecond
+	// L14: nobody polls by a cell that is older: three seconds until he is behind, and the time
+	// that it takes until all have heard who shares the machines.
+	oldestCellNs = 4500 * millisecond
 )
 
 // transfers has another replica elected again and again.
@@ -98,6 +101,61 @@ func (w *World) stillPolled(machine string, sinceNs int64) {
 	if last := w.coverage.polledNs[machine]; w.now-last > polledWithinNs {
 		w.fail("L13: nobody has polled %s for %d ms, and nothing has changed for %d ms", machine, (w.now-last)/millisecond, (w.now-sinceNs)/millisecond)
 	}
+}
+
+// leads follows since when one replica is elected.
+type leads struct {
+	term uint64
+	ns   int64
+}
+
+// oldCell is for how long a replica has not applied what others have, under the one who is
+// elected now.
+func (w *World) oldCell(x *replicaNode) int64 {
+	elected := w.leader()
+	if elected == nil {
+		w.leads = leads{}
+		return 0
+	}
+	if elected.term != w.leads.term {
+		w.leads = leads{elected.term, w.now}
+	}
+	next, behind := w.truth.entries[x.cell.Index()+1]
+	if !behind || elected == x {
+		return 0
+	}
+	return w.now - max(next.atNs, w.leads.ns)
+}
+
+// asks: L14, nobody polls a machine by an old cell, as one whose disk hangs would while all
+// else of him works: what was decided since would not reach the machine.
+func (w *World) asks(x *replicaNode, machine string) {
+	if w.swarm.hangs && !w.healed {
+		w.asksBy(x, machine, w.oldCell(x))
+	}
+}
+
+func (w *World) asksBy(x *replicaNode, machine string, old int64) {
+	if old > oldestCellNs {
+		w.fail("L14: replica %d polls %s, and has not applied for %d ms what others have", x.id, machine, old/millisecond)
+	}
+}
+
+// lapses looks now and then whether there is a replica that must not poll.
+func (w *World) lapses() {
+	if !w.swarm.hangs {
+		return
+	}
+	var look func()
+	look = func() {
+		for _, x := range w.replicas {
+			if x.up && w.oldCell(x) > oldestCellNs {
+				w.mark("replica with an old cell")
+			}
+		}
+		w.after(lookAtPollsNs, look)
+	}
+	w.after(3*second, look)
 }
 
 // polled notes that a machine has answered a poll.

@@ -369,6 +369,7 @@ func (m *masterSide) poll(p linkshard.Poll) {
 	}
 	x := r.w.machineNamed(p.Machine)
 	r.after(int64(linkshard.PollTimeout), func() { end(linkshard.Outcome{Missed: true, Err: errTimeout.Error()}) })
+	r.w.asks(r, p.Machine)
 	m.connect(x, func() {
 		x.poll(req, func(resp *borgrpc.PollResponse, err error) {
 			o := linkshard.Outcome{Response: resp}

@@ -191,6 +191,11 @@ func TestTransfers(t *testing.T) {
 	comesTo(t, "transfers", 1, 4*second, "election transferred")
 }
 
+// TestOldCells: replicas whose disks hang poll no machines.
+func TestOldCells(t *testing.T) {
+	comesTo(t, "old-cells", 1, 20*second, "replica with an old cell")
+}
+
 // TestShares: replicas crash, and all machines are polled.
 func TestShares(t *testing.T) {
 	comesTo(t, "shares", 1, 12*second, "all that is there is polled")
@@ -467,6 +472,7 @@ func TestCheckers(t *testing.T) {
 			w.now = 9 * second
 			w.stillPolled("m", second)
 		},
+		"L14": func(w *World) { w.asksBy(&replicaNode{id: 1}, "m", oldestCellNs+1) },
 		"L11": func(w *World) {
 			w.replicas = []*replicaNode{{id: 1}, {id: 2}}
 			w.allShare([]uint64{1})

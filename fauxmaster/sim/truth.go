@@ -103,6 +103,8 @@ type committed struct {
 	term   uint64
 	data   uint64
 	digest cell.Digest
+	// When somebody applied it first.
+	atNs int64
 }
 
 type doneAt struct {
@@ -173,7 +175,7 @@ func (t *truth) first(e borgmaster.CommittedEntry) {
 	results, events := t.cell.Apply(e.Index, e.Term, e.Data)
 	t.cell.Flush(nil)
 	t.index = e.Index
-	t.entries[e.Index] = committed{e.Term, hashOf(e.Data), t.cell.Digest()}
+	t.entries[e.Index] = committed{e.Term, hashOf(e.Data), t.cell.Digest(), t.w.now}
 	if t.w.past != nil {
 		t.w.past.Look(t.cell)
 	}

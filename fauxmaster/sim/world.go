@@ -121,6 +121,7 @@ type World struct {
 	// When a mutation was last answered.
 	wroteNs  int64
 	coverage coverage
+	leads    leads
 	// How often the first phase went on for a while, and where that draws from.
 	went     int
 	wentRand *rand.Rand
@@ -258,6 +259,7 @@ func (w *World) build() {
 	w.changeMembers()
 	w.transfers()
 	w.covers()
+	w.lapses()
 	w.watch()
 	w.hostRand = stream(w.cfg.Seed, "hosts")
 	w.loseHosts(hostFromNs)
