@@ -81,6 +81,8 @@ const (
 	downMinuteNs  = 60e9
 	downBurstNs   = 2e9
 	downBurstRack = 20
+	// The pace, of what may be called down in a minute.
+	downPacePercent = 95
 	// So many machines more than may be called down are tried at once, and at most so many:
 	// when most are away, to try them all again and again is what keeps the others from
 	// being heard.
@@ -295,6 +297,8 @@ type watched struct {
 	probing, proposing bool
 	tryAgainNs         int64
 	setAgainNs         int64
+	// Of many that are silent the lower one is tried first: see linkshard.Turn.
+	turn uint64
 }
 
 // New returns a core that waits to hear that it is elected.
@@ -390,7 +394,7 @@ func (d *Core) begin(now int64, e Elected) {
 func (d *Core) see(e MachineSeen) {
 	m := d.machines[e.Name]
 	if m == nil {
-		m = &watched{name: e.Name, up: true}
+		m = &watched{name: e.Name, up: true, turn: linkshard.Turn(e.Name)}
 		d.machines[e.Name] = m
 	}
 	switch {
@@ -511,6 +515,10 @@ func (d *Core) contact(now int64, m *watched, replica uint64, c *borgrpc.Contact
 	if !c.Reached {
 		m.missed, m.missedBy, m.err, m.silentSinceNs = c.Missed, replica, c.Error, now-c.SilentNs
 		d.missing[m.name] = m
+		if len(d.missing) > d.mostProbes(now) {
+			// Each has its turn with the next tick.
+			return nil
+		}
 		return d.consider(now, m)
 	}
 	d.forgive(m)
@@ -654,9 +662,10 @@ func (d *Core) tick(now int64, e Ticked) []Effect {
 		}
 	}
 	// One that another replica has reached should be tried by it again; of the others
-	// each has its turn.
+	// each has its turn. It is no order of names: what is given up in each minute is to have as
+	// many tasks as the rest, and not to be one rack after the other.
 	slices.SortFunc(doubtful, func(a, b *watched) int {
-		return cmp.Or(cmp.Compare(b.contradicted, a.contradicted), cmp.Compare(a.tryAgainNs, b.tryAgainNs), cmp.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(b.contradicted, a.contradicted), cmp.Compare(a.tryAgainNs, b.tryAgainNs), cmp.Compare(a.turn, b.turn), cmp.Compare(a.name, b.name))
 	})
 	for _, m := range doubtful {
 		effects = append(effects, d.consider(now, m)...)
@@ -892,8 +901,11 @@ func (b *downBudget) take(now int64, machines int, percent uint32) bool {
 	return true
 }
 
+// downRate is how many may be called down in a minute, and a pace that is a little slower: that
+// machines come back is known some seconds late, and until then others are called down.
+// With what that takes it is no more than the limit says of the time that they were away.
 func downRate(machines int, percent uint32) (perMinute, each, burst int64) {
 	perMinute = max(int64(machines)*int64(percent)/100, 1)
-	each = downMinuteNs / perMinute
+	each = downMinuteNs * 100 / (perMinute * downPacePercent)
 	return perMinute, each, max(downBurstNs, min(perMinute, downBurstRack)*each)
 }

@@ -48,6 +48,10 @@ func weight(machine string, replica uint64) uint64 {
 	return mix(nameHash(machine) ^ mix(replica))
 }
 
+// Turn is a place in an order of machines that has nothing to do with their names, as which
+// those of a rack or of an age often have in common.
+func Turn(machine string) uint64 { return mix(nameHash(machine)) }
+
 func nameHash(name string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(name))
