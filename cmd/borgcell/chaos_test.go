@@ -139,6 +139,7 @@ func chaosLayout(t testing.TB, masters, machines int) layout {
 		// Two cells of one run never try the same ports.
 		l.PortBase = first + (os.Getpid()+n+try*32)*portsEach%(end-first)
 		if (&Cell{layout: l}).checkPorts() == nil {
+			l.guarded(t)
 			return l
 		}
 	}

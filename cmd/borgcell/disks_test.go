@@ -1,15 +1,12 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/binary"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -26,24 +23,8 @@ type disks struct {
 	dir string
 	// Why there is no ext4; nil: there is.
 	lacking error
-	guard   io.Writer
 	made    int
 	faults  []*faultyDisk
-}
-
-// guardEnv makes a process of this test program the guard of another.
-const guardEnv = "BORG_TEST_GUARD"
-
-// guardMain unmounts, once whoever writes to us has ended, what it named.
-func guardMain() {
-	var points []string
-	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		points = append(points, lines.Text())
-	}
-	for _, point := range slices.Backward(points) {
-		// It is most likely unmounted.
-		_ = syscall.Unmount(point, syscall.MNT_DETACH)
-	}
 }
 
 // newDisks comes before the cell, so that it ends after it. Without the right to mount
@@ -58,7 +39,6 @@ func newDisks(t *testing.T) *disks {
 		t.Fatal(err)
 	}
 	d := &disks{dir: dir}
-	d.startGuard(t)
 	t.Cleanup(func() { d.end(t) })
 	probe := t.TempDir()
 	if err := syscall.Mount("small", probe, "tmpfs", 0, "size=65536"); err != nil {
@@ -109,38 +89,10 @@ func (d *disks) loopsGone(ctx context.Context, prefix string) error {
 	})
 }
 
-func (d *disks) startGuard(t *testing.T) {
-	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), guardEnv+"=1")
-	// What ends this process from the terminal does not end it.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	in, err := cmd.StdinPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	d.guard = in
-	t.Cleanup(func() {
-		in.Close()
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("the guard of mounts: %v", err)
-		}
-	})
-}
-
 // guarded has the guard unmount it too.
 func (d *disks) guarded(t *testing.T, point string) {
 	t.Helper()
-	if _, err := fmt.Fprintln(d.guard, point); err != nil {
-		t.Fatal(err)
-	}
+	tellGuard(t, guardLine{Mount: point})
 }
 
 // image makes a file for a loop device.
