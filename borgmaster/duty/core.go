@@ -904,8 +904,11 @@ func (b *downBudget) take(now int64, machines int, percent uint32) bool {
 // downRate is how many may be called down in a minute, and a pace that is a little slower: that
 // machines come back is known some seconds late, and until then others are called down.
 // With what that takes it is no more than the limit says of the time that they were away.
+// Of so few that they may be called down at once there is no pace.
 func downRate(machines int, percent uint32) (perMinute, each, burst int64) {
 	perMinute = max(int64(machines)*int64(percent)/100, 1)
-	each = downMinuteNs * 100 / (perMinute * downPacePercent)
+	if each = downMinuteNs / perMinute; perMinute > downBurstRack {
+		each = each * 100 / downPacePercent
+	}
 	return perMinute, each, max(downBurstNs, min(perMinute, downBurstRack)*each)
 }
