@@ -118,7 +118,7 @@ func (d *drainer) judge(m *cell.Machine) DrainVerdict {
 		v.Allocs++
 		h := a.HoldVolumes()
 		if h == nil {
-			h = d.c.HoldOfRestore(cell.TaskID{Job: a.Set().Key(), Index: a.Index()})
+			h = d.c.HoldHere(cell.TaskID{Job: a.Set().Key(), Index: a.Index()}, nil)
 		}
 		if h != nil && len(v.Holds) < maxNamed {
 			v.Holds = append(v.Holds, *h)
@@ -137,11 +137,7 @@ func (d *drainer) judge(m *cell.Machine) DrainVerdict {
 		if mutant.Planted(mutant.GoingForgotten) {
 			going = nil
 		}
-		h := d.c.HoldOf(append(slices.Clone(going), p))
-		if h == nil {
-			h = d.c.HoldOfRestore(p.TaskID())
-		}
-		if h != nil && len(v.Holds) < maxNamed {
+		if h := d.c.HoldHere(p.TaskID(), append(slices.Clone(going), p)); h != nil && len(v.Holds) < maxNamed {
 			h.Task = p.TaskID()
 			v.Holds = append(v.Holds, *h)
 		}

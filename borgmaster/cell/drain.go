@@ -283,16 +283,21 @@ func (m *Machine) Drain() (deadlineNs int64, forced, ok bool) {
 	return m.drain.deadlineNs, m.drain.forced, true
 }
 
+// HoldHere says why a task or an alloc may not leave a machine that is emptied, with those who
+// go; nil: it may. A budget is told before a restore, which is over sooner.
+func (c *Cell) HoldHere(of TaskID, going []*Copy) *Hold {
+	if h := c.HoldOf(going); h != nil || !c.restored.held {
+		return h
+	}
+	return &Hold{Task: of, Reason: restoredWords}
+}
+
 // Blockers are the tasks that may not leave a machine now if it is drained, and the
 // volumes that are kept there, at most so many, and for what they wait.
 func (c *Cell) Blockers(m *Machine, most int) []Hold {
 	var holds []Hold
 	add := func(of TaskID, going []*Copy) {
-		h := c.HoldOf(going)
-		if h == nil {
-			h = c.HoldOfRestore(of)
-		}
-		if h != nil && len(holds) < most {
+		if h := c.HoldHere(of, going); h != nil && len(holds) < most {
 			holds = append(holds, *h)
 		}
 	}

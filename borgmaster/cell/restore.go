@@ -76,15 +76,6 @@ func (m *Machine) closedWords() string {
 // restoredWords say what a cell that is held waits for.
 const restoredWords = "the cell was restored and waits until its machines have told what they run: borgcfg restore status"
 
-// HoldOfRestore says why a task or an alloc may not leave a machine that is emptied; nil: for
-// a restore it may. Those whom an operator forces to leave do.
-func (c *Cell) HoldOfRestore(of TaskID) *Hold {
-	if !c.restored.held {
-		return nil
-	}
-	return &Hold{Task: of, Reason: restoredWords}
-}
-
 // Restore makes of a cell that was read from a checkpoint the one that a new epoch
 // begins with. It is not done by the log, but before there is one: whoever restores
 // the same checkpoint to the same epoch gets the same cell.

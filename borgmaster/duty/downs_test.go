@@ -9,8 +9,8 @@ import (
 )
 
 // TestDownsInAMinute: of machines that vanish at once, the first of which are down after
-// 6 s, a tenth less a twentieth of that are called down in a minute. What was not called down in those 6 s is not
-// made up for, but of few machines a rack is called down at once.
+// 6 s, a tenth less a twentieth of that are called down in a minute. What was not called down
+// in those 6 s is not made up for, but of few machines a rack is called down at once.
 func TestDownsInAMinute(t *testing.T) {
 	for _, x := range []struct {
 		machines int

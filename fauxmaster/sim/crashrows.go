@@ -226,9 +226,7 @@ func (t *truth) crashingBy(data []byte) (all []crashing) {
 		}
 	}
 	for i := range all {
-		if all[i].asJob = t.asJob(&all[i], said); timed {
-			all[i].asJob = perhaps
-		}
+		all[i].asJob = t.asJob(&all[i], said, timed)
 	}
 	return all
 }
@@ -247,10 +245,13 @@ func (t *truth) taskOf(m *cell.Machine, r *borgpb.TaskReport) *cell.Task {
 
 // asJob tells whether more than half of the tasks of x's job that have a place wait to be
 // started again, on several machines, once x does. Each other one of which the entry says
-// something may wait then, or run, or have left.
-func (t *truth) asJob(x *crashing, said map[*cell.Task]bool) certainty {
-	if t.cell.Format() < cell.FormatCrashingJobs {
+// something may wait then, or run, or have left; and any, if it moves the time on.
+func (t *truth) asJob(x *crashing, said map[*cell.Task]bool, timed bool) certainty {
+	switch {
+	case t.cell.Format() < cell.FormatCrashingJobs:
 		return surelyNot
+	case timed:
+		return perhaps
 	}
 	placed, least, most := 0, 0, 0
 	leastOn, mostOn := map[*cell.Machine]bool{}, map[*cell.Machine]bool{}
