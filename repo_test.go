@@ -142,7 +142,7 @@ var imports = map[string]struct {
 }
 
 // mayImportAll are programs; nobody imports them.
-var mayImportAll = []string{"cmd/", "examples/", "bench"}
+var mayImportAll = []string{"cmd/", "examples/", "bench", "suite"}
 
 type goPackage struct {
 	ImportPath string
