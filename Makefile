@@ -11,6 +11,8 @@ VERSION  ?=
 # Tasks run behind a filter of system calls if libseccomp is there.
 TAGS     ?= $(shell pkg-config --exists libseccomp 2>/dev/null && echo seccomp)
 TASKS    ?= 10000
+AGAINST  ?=
+PAIRS    ?= 3
 DURATION ?= $(if $(filter 1,$(SEEDS)),10s,30s)
 
 .DEFAULT_GOAL := build
@@ -79,9 +81,10 @@ soak: build ## 10,000 containers started and stopped, their borglet killed 100 t
 proto: ## regenerate the Go beside the .proto files (needs protoc)
 	proto/generate.sh
 
-bench: build ## measure: make bench [BENCH=cell|sched|traces|checkpoint|linkshard|borglet|master|fill|outage|coverage|throughput|million|reads|flood|tls|slow|failover|faux|all]; merges bin/bench.json
+bench: build ## measure: make bench [BENCH=cell|sched|traces|checkpoint|linkshard|borglet|master|fill|outage|coverage|throughput|million|reads|flood|tls|slow|failover|faux|all]; merges bin/bench.json; AGAINST=REV builds that revision, measures both by turns, PAIRS=3 times, and prints the ratios
 	$(GO) build -buildvcs=auto -tags '$(TAGS)' $(GUIDED) -o $(BIN)/ ./cmd/borgmaster
-	BORG_BIN=$(CURDIR)/$(BIN) $(GO) run ./bench -out $(BIN)/bench.json -tags '$(TAGS)' $(BENCH)
+	BORG_BIN=$(CURDIR)/$(BIN) $(GO) run ./bench -out $(BIN)/bench.json -tags '$(TAGS)' \
+		$(if $(AGAINST),-against '$(AGAINST)' -pairs $(PAIRS)) $(BENCH)
 
 # To make an input small that is only interesting may otherwise take all of the time.
 fuzz: ## every fuzz target for FUZZTIME (20s)
