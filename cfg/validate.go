@@ -261,7 +261,7 @@ func (c check) job(j *borgpb.JobSpec) {
 	c.network(j)
 	c.volumes(j)
 	if j.Scheduler != "" {
-		c.name("scheduler", "scheduler", j.Scheduler)
+		c.bad("scheduler", "leave it out", "the cell has one scheduler, which places every job")
 	}
 	extensions := 0
 	for k, v := range j.Extensions {
@@ -557,7 +557,9 @@ func (c check) span(where string, ns int64) {
 
 func (c check) health(where string, h *borgpb.HealthCheck, ports []string) {
 	c.span(join(where, "period_ns"), h.PeriodNs)
-	c.span(join(where, "timeout_ns"), h.TimeoutNs)
+	if h.TimeoutNs > maxCheckTimeoutNs {
+		c.bad(join(where, "timeout_ns"), "", "%s is too long for one check; at most %s", quantityText(h.TimeoutNs, unitTime), quantityText(maxCheckTimeoutNs, unitTime))
+	}
 	c.span(join(where, "start_grace_ns"), h.StartGraceNs)
 	switch {
 	case h.HttpPath == "" && len(h.Command) == 0 && len(ports) == 0:

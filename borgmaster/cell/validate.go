@@ -206,13 +206,13 @@ func checkTolerations(ts []*borgpb.Toleration, field string) *borgpb.Refusal {
 
 func checkHealth(h *borgpb.HealthCheck, field string) *borgpb.Refusal {
 	for _, q := range []struct {
-		name string
-		n    int64
+		name    string
+		n, most int64
 	}{
-		{"period_ns", h.GetPeriodNs()}, {"timeout_ns", h.GetTimeoutNs()}, {"start_grace_ns", h.GetStartGraceNs()},
+		{"period_ns", h.GetPeriodNs(), maxGraceNs}, {"timeout_ns", h.GetTimeoutNs(), maxCheckTimeoutNs}, {"start_grace_ns", h.GetStartGraceNs(), maxGraceNs},
 	} {
-		if q.n < 0 || q.n > maxGraceNs {
-			return invalid(field+"."+q.name, "%d is not in 0 to %d", q.n, int64(maxGraceNs))
+		if q.n < 0 || q.n > q.most {
+			return invalid(field+"."+q.name, "%d is not in 0 to %d", q.n, q.most)
 		}
 	}
 	return nil

@@ -22,6 +22,9 @@ func (c *Cell) checkWants(s *Spec) *borgpb.Refusal {
 	if c.now.asker.GetUser() == "" {
 		return nil
 	}
+	if s.Proto.Scheduler != "" {
+		return invalid("spec.scheduler", "the cell has one scheduler, which places every job; leave it out")
+	}
 	for i, n := range s.needs {
 		field := "spec.task"
 		if i > 0 {

@@ -75,7 +75,6 @@ func TestLimitsAgree(t *testing.T) {
 		"batch":       {job: `update = update(batch = 100000)`},
 		"labels":      {job: `labels = {` + times(64, `"k%d": "`+strings.Repeat("v", 255)+`"`) + `}`},
 		"label key":   {job: `labels = {"` + strings.Repeat("k", 63) + `": ""}`},
-		"name":        {job: `labels = {}, scheduler = "` + strings.Repeat("s", 63) + `"`},
 		"overrides":   {job: `tasks = 1000, overrides = [` + times(1000, `override(index = %d, task = task(args = ["/bin/b"]))`) + `]`},
 		"env runs":    {job: `tasks = 440, overrides = [` + times(440, `override(index = %d, task = task(env = {"A": "1"}))`) + `]`},
 		"ports":       {task: `ports = [` + times(16, `"p%d"`) + `]`},
@@ -85,7 +84,7 @@ func TestLimitsAgree(t *testing.T) {
 		"mounts":      {task: `mounts = [` + times(64, `mount(source = "/s", path = "/m%d")`) + `]`},
 		"secrets":     {task: `secrets = [` + times(32, `"s%d"`) + `]`},
 		"grace":       {task: `grace = "24h"`},
-		"health":      {task: `ports = ["http"], health = health(http = "/", period = "24h", timeout = "24h", start_grace = "24h")`},
+		"health":      {task: `ports = ["http"], health = health(http = "/", period = "24h", timeout = "60s", start_grace = "24h")`},
 		"env":         {task: `env = {"_A1": "x=y"}`},
 		"devices":     {task: `base = task(resources = resources(devices = {` + times(16, `"d%d": 1048576`) + `}))`},
 		"spec":        {task: `env = {"A": "x" * 260000}`},
@@ -175,6 +174,8 @@ func TestWrongIsRefusedAlike(t *testing.T) {
 		}},
 		"check of no port": {task: `health = health(http = "/x", port = "other")`, change: func(s *borgpb.JobSpec) { s.Task.Health = &borgpb.HealthCheck{HttpPath: "/x", Port: "other"} }},
 		"ready with grace": {task: `ready = health(http = "/x", start_grace = "1s")`, change: func(s *borgpb.JobSpec) { s.Task.Ready = &borgpb.HealthCheck{HttpPath: "/x", StartGraceNs: 1e9} }},
+		"scheduler":        {job: `scheduler = "other"`, change: func(s *borgpb.JobSpec) { s.Scheduler = "other" }},
+		"check takes long": {task: `health = health(http = "/x", timeout = "61s")`, change: func(s *borgpb.JobSpec) { s.Task.Health = &borgpb.HealthCheck{HttpPath: "/x", TimeoutNs: 61e9} }},
 		"check too long":   {task: `health = health(http = "/x", period = "25h")`, change: func(s *borgpb.JobSpec) { s.Task.Health = &borgpb.HealthCheck{HttpPath: "/x", PeriodNs: 25 * 3600e9} }},
 		"override of nothing": {job: `tasks = 2, overrides = [override(index = 1, task = task(resources = resources(cpu = 1)))]`, change: func(s *borgpb.JobSpec) {
 			s.Tasks, s.Overrides = 2, []*borgpb.TaskOverride{{First: 1, Last: 1, Spec: &borgpb.TaskSpec{Resources: &borgpb.Resources{CpuMilli: 1000}}}}
