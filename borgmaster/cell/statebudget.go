@@ -105,6 +105,16 @@ func (c *Cell) StateBudget(user string, m Measure) int64 {
 	return measures[m].user
 }
 
+// WholeState is an op that lets each user hold as much of the state as the cell may: for
+// a cell that is made of a recording, whatever its users had.
+func WholeState() *borgpb.Op {
+	o := &borgpb.SetStateBudget{}
+	for _, m := range Measures {
+		o.Amounts = append(o.Amounts, &borgpb.StateAmount{Measure: m, Amount: measures[m].cell})
+	}
+	return &borgpb.Op{Op: &borgpb.Op_SetStateBudget{SetStateBudget: o}}
+}
+
 // HasStateBudget reports whether a user has a budget of his own for a measure.
 func (c *Cell) HasStateBudget(user string, m Measure) bool {
 	b := c.stateBudgets.byUser[user]
