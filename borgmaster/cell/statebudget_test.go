@@ -32,7 +32,7 @@ func submitBy(t testing.TB, user, name string, spec *borgpb.JobSpec) *borgpb.Op 
 }
 
 func submitSetBy(t testing.TB, user, name string, allocs uint32) *borgpb.Op {
-	spec := &borgpb.AllocSetSpec{Allocs: allocs, Resources: &borgpb.Resources{CpuMilli: 100}}
+	spec := &borgpb.AllocSetSpec{Allocs: allocs, Resources: &borgpb.Resources{CpuMilli: 100, MemBytes: 1 << 20}}
 	return by(user, &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{User: user, Name: name, Spec: marshal(t, spec)}}})
 }
 
@@ -86,7 +86,7 @@ func TestAllocBudget(t *testing.T) {
 	}
 	l.over(resize(9), "3 more")
 	l.do(resize(8))
-	spec := &borgpb.AllocSetSpec{Allocs: 9, Resources: &borgpb.Resources{CpuMilli: 50}}
+	spec := &borgpb.AllocSetSpec{Allocs: 9, Resources: &borgpb.Resources{CpuMilli: 50, MemBytes: 1 << 20}}
 	l.over(by("u", &borgpb.Op{Op: &borgpb.Op_UpdateAllocSet{UpdateAllocSet: &borgpb.UpdateAllocSet{User: "u", Name: "s", Spec: marshal(t, spec)}}}), "1 more")
 	l.do(by("u", &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: "u", Name: "s"}}}))
 	l.do(submitSetBy(t, "u", "t", 8))
