@@ -48,7 +48,7 @@ import (
 // are counted beside the copies that are remembered.
 //
 // Format 12: where most tasks of a service crash, on several machines, none is tried on
-// another.
+// another; budgets of the replicated state.
 const BuildFormat = 12
 
 // BuildFormat is the latest format that this copy of the cell can apply.
@@ -201,6 +201,9 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.Exit.reason": FormatExitReasons,
 
 	"borg.TaskReport.failures": FormatCrashingServices,
+
+	"borg.Op.set_state_budget": FormatStateBudgets, "borg.SetStateBudget.user": FormatStateBudgets, "borg.SetStateBudget.amounts": FormatStateBudgets,
+	"borg.StateAmount.measure": FormatStateBudgets, "borg.StateAmount.amount": FormatStateBudgets,
 }
 
 // decode reads a message of the log. Bytes that are not one, and anything that

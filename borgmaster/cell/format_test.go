@@ -205,7 +205,7 @@ func TestOverrides(t *testing.T) {
 		{4, "[mid] 200 map[A:1 B:3 C:4]"}, {5, "[mid] 200 map[A:1 B:3 C:4]"}, {6, "[base] 200 map[A:1 B:2 C:4]"}, {9, "[base] 200 map[A:1 B:2 C:4]"},
 	} {
 		n := j.Need(c.index)
-		if got := fmt.Sprint(n.Task.Args, n.Resources.CPUMilli, n.Task.Env); got != c.want {
+		if got := fmt.Sprint(n.Task.Args, n.Resources.CPUMilli, n.Merged().Env); got != c.want {
 			t.Errorf("task %d needs %s, want %s", c.index, got, c.want)
 		}
 	}

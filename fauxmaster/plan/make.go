@@ -78,6 +78,7 @@ func Make(id string, wallNs int64, from *trace.Cell, reserved scheduler.Reserved
 	}, load: make(map[string]cell.Resources), real: make(map[string]*borgpb.Resources), taints: make(map[string][]*borgpb.Taint), given: make(map[string]map[string][]int64)}
 	first := &borgpb.Entry{CellTimeNs: 1, WallTimeNs: wallNs, Ops: [][]byte{
 		marshal(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: cell.BuildFormat}}}),
+		marshal(cell.WholeState()),
 	}}
 	c.Apply(1, 1, marshal(first))
 	m.settleStrangers()
