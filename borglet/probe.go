@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"runtime"
 	"slices"
@@ -109,7 +110,11 @@ func (p *prober) dial(ctx context.Context, h *borgpb.HealthCheck, names []string
 		}
 		return conn.Close()
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+h.GetHttpPath(), nil)
+	page, err := pageAt(addr, h.GetHttpPath())
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, page.String(), nil)
 	if err != nil {
 		return fmt.Errorf("GET %s: %w", h.GetHttpPath(), err)
 	}
@@ -125,6 +130,17 @@ func (p *prober) dial(ctx context.Context, h *borgpb.HealthCheck, names []string
 		return fmt.Errorf("GET %s of port %s: %s%s", h.GetHttpPath(), names[i], resp.Status, told(text))
 	}
 	return nil
+}
+
+// pageAt is the URL of a path at an address. The path is the owner's text: nothing in
+// it can name another host or port.
+func pageAt(addr, path string) (*url.URL, error) {
+	u, err := url.ParseRequestURI(path)
+	if err != nil || !strings.HasPrefix(path, "/") {
+		return nil, fmt.Errorf("GET %q: the path of a check begins with / and has no blanks", path)
+	}
+	u.Scheme, u.Host, u.User = "http", addr, nil
+	return u, nil
 }
 
 // plain is the cause of an error of the network, without addresses, which would differ

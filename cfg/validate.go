@@ -66,7 +66,11 @@ func (c check) lacks(where, hint, what string) {
 
 // validate checks what no single value can tell. It mirrors the cell's own
 // checks, so that a file that passes here is refused only for what the file
-// cannot know.
+// cannot know. The cell asks all of it of everybody (borgmaster/cell/wants.go), but
+// for what is advice: the form of late-bound names, that there is a program, the
+// form of a digest and less memory than any program needs, which the machine tells;
+// overrides of tasks that the job does not have yet; and a count of ports, or the
+// value of a constraint, that says nothing.
 func (d *decoder) validate(o *Object) {
 	c := check{d, o}
 	c.name("name", "name", o.Name)
@@ -378,6 +382,10 @@ func (c check) overrides(j *borgpb.JobSpec) {
 		if ov.Spec == nil {
 			c.bad(where, "write task = task(...) in it", "it changes nothing")
 			continue
+		}
+		if r := ov.Spec.Resources; r != nil && (r.CpuMilli == 0 || r.MemBytes == 0) {
+			c.bad(join(join(where, "spec"), "resources"), "write all of them again: what an override says of resources takes the place of the job's",
+				"these tasks would ask for no cpu or no mem")
 		}
 		ports := j.Task.Ports
 		if len(ov.Spec.Ports) > 0 {

@@ -21,6 +21,9 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 	if r != nil {
 		return nil, about(key.String(), r)
 	}
+	if r := c.checkSetPriority(key, spec.Priority); r != nil {
+		return nil, about(key.String(), r)
+	}
 	labels, r := c.given(borgpb.Labelled_LABELLED_ALLOC_SET, o.Labels)
 	if r != nil {
 		return nil, about(key.String(), r)

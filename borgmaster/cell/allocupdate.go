@@ -73,6 +73,11 @@ func (c *Cell) readSetUpdate(s *AllocSet, o *borgpb.UpdateAllocSet) (*setUpdate,
 	if r != nil {
 		return nil, r
 	}
+	if spec.Priority < s.spec.Priority {
+		if r := c.checkSetPriority(s.key, spec.Priority); r != nil {
+			return nil, r
+		}
+	}
 	switch {
 	case spec.Network != s.spec.Network:
 		return nil, badState("", "the network of an alloc set does not change: what runs in its allocs would lose its address; make another alloc set")

@@ -105,6 +105,9 @@ func (c *Cell) checkLinks(s, was *borgpb.JobSpec) *borgpb.Refusal {
 		if r := c.checkLink("spec.alloc_set", set.key); r != nil && s.AllocSet != was.GetAllocSet() {
 			return r
 		}
+		if r := c.checkPriorityIn(set, s); r != nil {
+			return r
+		}
 	}
 	for _, name := range s.StartAfter {
 		k, _ := ParseJobKey(name)
