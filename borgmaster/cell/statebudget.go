@@ -155,7 +155,7 @@ func (c *Cell) checkState(user string, priority int32, more *StateUse) *borgpb.R
 
 // overBudget says what the budget of a user is, what he uses, and what to do.
 func (c *Cell) overBudget(user string, m Measure, used, more, most int64) *borgpb.Refusal {
-	return limit("", "user %s may hold %d %s: he holds %d, and this asks for %d more. End jobs or alloc sets of his, or have an admin raise it: borgcfg quota state %s %s=%d. See borgcfg quota show %s",
+	return limit("", "user %s may hold %d %s, holds %d, and asks for %d more. End jobs or alloc sets, or have an admin raise it: borgcfg quota state %s %s=%d. See borgcfg quota show %s",
 		user, most, measures[m].what, used, more, user, measures[m].name, used+more, user)
 }
 
