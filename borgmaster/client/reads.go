@@ -44,21 +44,46 @@ const surveyTimeout = 2 * time.Second
 // Survey asks every replica how it sees the cell, all at once. The answers come
 // in the order of Config.Masters.
 func (c *Client) Survey(ctx context.Context) []View {
+	views := make([]View, len(c.replicas))
+	c.askAll(ctx, func(ctx context.Context, i int, m borgrpc.MasterServiceClient) error {
+		views[i].Addr = c.replicas[i].addr
+		views[i].Cell, views[i].Err = m.GetCell(ctx, &borgrpc.GetCellRequest{})
+		return views[i].Err
+	}, func(i int, err error) { views[i].Err = err })
+	return views
+}
+
+// Examined is what one replica finds wrong, or why it did not say.
+type Examined struct {
+	Addr  string
+	Found *borgrpc.ExamineResponse
+	Err   error
+}
+
+// Examine asks every replica what is wrong, as Survey does.
+func (c *Client) Examine(ctx context.Context) []Examined {
+	views := make([]Examined, len(c.replicas))
+	c.askAll(ctx, func(ctx context.Context, i int, m borgrpc.MasterServiceClient) error {
+		views[i].Addr = c.replicas[i].addr
+		views[i].Found, views[i].Err = m.Examine(ctx, &borgrpc.ExamineRequest{})
+		return views[i].Err
+	}, func(i int, err error) { views[i].Err = err })
+	return views
+}
+
+// askAll calls ask for each replica, all at once, and failed with the errors in words.
+func (c *Client) askAll(ctx context.Context, ask func(ctx context.Context, i int, m borgrpc.MasterServiceClient) error, failed func(i int, err error)) {
 	ctx, cancel := context.WithTimeout(ctx, min(surveyTimeout, c.config.Timeout))
 	defer cancel()
-	views := make([]View, len(c.replicas))
 	var asking sync.WaitGroup
 	for i, r := range c.replicas {
 		asking.Go(func() {
-			cell, err := r.master.GetCell(ctx, &borgrpc.GetCellRequest{})
-			views[i] = View{Addr: r.addr, Cell: cell, Err: err}
-			if err != nil {
-				views[i].Err = errors.New(plain(err))
+			if err := ask(ctx, i, r.master); err != nil {
+				failed(i, errors.New(plain(err)))
 			}
 		})
 	}
 	asking.Wait()
-	return views
 }
 
 // GetJob returns a job and its update; a *NotFoundError when there is none.

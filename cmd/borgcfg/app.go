@@ -212,6 +212,7 @@ func cellCommands(con *console) []*ucli.Command {
 		restoreCommands(con),
 		masterCommands(con),
 		policyCommands(con),
+		command(con, "doctor", "ask every master what is wrong with the cell, or soon will be", "", 0, 0, doctor, outputFlag()),
 		group("config", "the cell that is meant", command(con, "view", "tell which cell is meant and where that was found", "", 0, 0, configView, outputFlag())),
 		command(con, "version", "tell which build this is", "", 0, 0, version),
 	}

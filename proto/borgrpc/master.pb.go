@@ -124,6 +124,59 @@ func (LogStream) EnumDescriptor() ([]byte, []int) {
 	return file_borgrpc_master_proto_rawDescGZIP(), []int{1}
 }
 
+// Severity is how bad a finding is.
+type Severity int32
+
+const (
+	// Not said.
+	Severity_SEVERITY_UNSPECIFIED Severity = 0
+	// It works, and somebody should look.
+	Severity_SEVERITY_WARNING Severity = 1
+	// Something does not work.
+	Severity_SEVERITY_FAULT Severity = 2
+)
+
+// Enum value maps for Severity.
+var (
+	Severity_name = map[int32]string{
+		0: "SEVERITY_UNSPECIFIED",
+		1: "SEVERITY_WARNING",
+		2: "SEVERITY_FAULT",
+	}
+	Severity_value = map[string]int32{
+		"SEVERITY_UNSPECIFIED": 0,
+		"SEVERITY_WARNING":     1,
+		"SEVERITY_FAULT":       2,
+	}
+)
+
+func (x Severity) Enum() *Severity {
+	p := new(Severity)
+	*p = x
+	return p
+}
+
+func (x Severity) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Severity) Descriptor() protoreflect.EnumDescriptor {
+	return file_borgrpc_master_proto_enumTypes[2].Descriptor()
+}
+
+func (Severity) Type() protoreflect.EnumType {
+	return &file_borgrpc_master_proto_enumTypes[2]
+}
+
+func (x Severity) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Severity.Descriptor instead.
+func (Severity) EnumDescriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{2}
+}
+
 // MutateRequest is an op that somebody asks for.
 type MutateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -5620,6 +5673,171 @@ func (x *ListVolumesResponse) GetIndex() uint64 {
 	return 0
 }
 
+// ExamineRequest asks a replica what is wrong.
+type ExamineRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExamineRequest) Reset() {
+	*x = ExamineRequest{}
+	mi := &file_borgrpc_master_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExamineRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExamineRequest) ProtoMessage() {}
+
+func (x *ExamineRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExamineRequest.ProtoReflect.Descriptor instead.
+func (*ExamineRequest) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{72}
+}
+
+// ExamineResponse is what is wrong, the worst first.
+type ExamineResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the replica that answers.
+	Replica uint64 `protobuf:"varint,1,opt,name=replica,proto3" json:"replica,omitempty"`
+	// It is elected: its findings are those of the cell too.
+	Elected bool `protobuf:"varint,2,opt,name=elected,proto3" json:"elected,omitempty"`
+	// None: nothing is wrong.
+	Findings      []*Finding `protobuf:"bytes,3,rep,name=findings,proto3" json:"findings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExamineResponse) Reset() {
+	*x = ExamineResponse{}
+	mi := &file_borgrpc_master_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExamineResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExamineResponse) ProtoMessage() {}
+
+func (x *ExamineResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExamineResponse.ProtoReflect.Descriptor instead.
+func (*ExamineResponse) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *ExamineResponse) GetReplica() uint64 {
+	if x != nil {
+		return x.Replica
+	}
+	return 0
+}
+
+func (x *ExamineResponse) GetElected() bool {
+	if x != nil {
+		return x.Elected
+	}
+	return false
+}
+
+func (x *ExamineResponse) GetFindings() []*Finding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+// Finding is one thing that is wrong, or soon will be.
+type Finding struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How bad it is.
+	Severity Severity `protobuf:"varint,1,opt,name=severity,proto3,enum=borgrpc.Severity" json:"severity,omitempty"`
+	// What it is, for people.
+	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// What to do, such as a command; empty: nothing, or it passes.
+	Next          string `protobuf:"bytes,3,opt,name=next,proto3" json:"next,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Finding) Reset() {
+	*x = Finding{}
+	mi := &file_borgrpc_master_proto_msgTypes[74]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Finding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Finding) ProtoMessage() {}
+
+func (x *Finding) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[74]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Finding.ProtoReflect.Descriptor instead.
+func (*Finding) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{74}
+}
+
+func (x *Finding) GetSeverity() Severity {
+	if x != nil {
+		return x.Severity
+	}
+	return Severity_SEVERITY_UNSPECIFIED
+}
+
+func (x *Finding) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *Finding) GetNext() string {
+	if x != nil {
+		return x.Next
+	}
+	return ""
+}
+
 var File_borgrpc_master_proto protoreflect.FileDescriptor
 
 const file_borgrpc_master_proto_rawDesc = "" +
@@ -6053,14 +6271,28 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\avolumes\x18\x01 \x03(\v2\x12.borg.VolumeStatusR\avolumes\x12\x1d\n" +
 	"\n" +
 	"next_after\x18\x02 \x01(\tR\tnextAfter\x12\x14\n" +
-	"\x05index\x18\x03 \x01(\x04R\x05index*:\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index\"\x10\n" +
+	"\x0eExamineRequest\"s\n" +
+	"\x0fExamineResponse\x12\x18\n" +
+	"\areplica\x18\x01 \x01(\x04R\areplica\x12\x18\n" +
+	"\aelected\x18\x02 \x01(\bR\aelected\x12,\n" +
+	"\bfindings\x18\x03 \x03(\v2\x10.borgrpc.FindingR\bfindings\"`\n" +
+	"\aFinding\x12-\n" +
+	"\bseverity\x18\x01 \x01(\x0e2\x11.borgrpc.SeverityR\bseverity\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12\x12\n" +
+	"\x04next\x18\x03 \x01(\tR\x04next*:\n" +
 	"\bReadMode\x12\x19\n" +
 	"\x15READ_MODE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fREAD_MODE_STALE\x10\x01*U\n" +
 	"\tLogStream\x12\x1a\n" +
 	"\x16LOG_STREAM_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11LOG_STREAM_STDOUT\x10\x01\x12\x15\n" +
-	"\x11LOG_STREAM_STDERR\x10\x022\xf1\t\n" +
+	"\x11LOG_STREAM_STDERR\x10\x02*N\n" +
+	"\bSeverity\x12\x18\n" +
+	"\x14SEVERITY_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10SEVERITY_WARNING\x10\x01\x12\x12\n" +
+	"\x0eSEVERITY_FAULT\x10\x022\xaf\n" +
+	"\n" +
 	"\rMasterService\x129\n" +
 	"\x06Mutate\x12\x16.borgrpc.MutateRequest\x1a\x17.borgrpc.MutateResponse\x12@\n" +
 	"\tMutations\x12\x16.borgrpc.MutateRequest\x1a\x17.borgrpc.MutateResponse(\x010\x01\x12<\n" +
@@ -6075,7 +6307,8 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x0eGetLabelPolicy\x12\x1e.borgrpc.GetLabelPolicyRequest\x1a\x1f.borgrpc.GetLabelPolicyResponse\x12`\n" +
 	"\x13GetPreemptionPolicy\x12#.borgrpc.GetPreemptionPolicyRequest\x1a$.borgrpc.GetPreemptionPolicyResponse\x12E\n" +
 	"\n" +
-	"ListQuotas\x12\x1a.borgrpc.ListQuotasRequest\x1a\x1b.borgrpc.ListQuotasResponse\x12H\n" +
+	"ListQuotas\x12\x1a.borgrpc.ListQuotasRequest\x1a\x1b.borgrpc.ListQuotasResponse\x12<\n" +
+	"\aExamine\x12\x17.borgrpc.ExamineRequest\x1a\x18.borgrpc.ExamineResponse\x12H\n" +
 	"\vListVolumes\x12\x1b.borgrpc.ListVolumesRequest\x1a\x1c.borgrpc.ListVolumesResponse\x12E\n" +
 	"\n" +
 	"AddMachine\x12\x1a.borgrpc.AddMachineRequest\x1a\x1b.borgrpc.AddMachineResponse\x120\n" +
@@ -6107,250 +6340,258 @@ func file_borgrpc_master_proto_rawDescGZIP() []byte {
 	return file_borgrpc_master_proto_rawDescData
 }
 
-var file_borgrpc_master_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 76)
+var file_borgrpc_master_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 79)
 var file_borgrpc_master_proto_goTypes = []any{
 	(ReadMode)(0),                       // 0: borgrpc.ReadMode
 	(LogStream)(0),                      // 1: borgrpc.LogStream
-	(*MutateRequest)(nil),               // 2: borgrpc.MutateRequest
-	(*MutateResponse)(nil),              // 3: borgrpc.MutateResponse
-	(*GetCellRequest)(nil),              // 4: borgrpc.GetCellRequest
-	(*GetCellResponse)(nil),             // 5: borgrpc.GetCellResponse
-	(*Reach)(nil),                       // 6: borgrpc.Reach
-	(*Simulated)(nil),                   // 7: borgrpc.Simulated
-	(*GetJobRequest)(nil),               // 8: borgrpc.GetJobRequest
-	(*GetJobResponse)(nil),              // 9: borgrpc.GetJobResponse
-	(*Given)(nil),                       // 10: borgrpc.Given
-	(*ListJobsRequest)(nil),             // 11: borgrpc.ListJobsRequest
-	(*ListJobsResponse)(nil),            // 12: borgrpc.ListJobsResponse
-	(*ListTasksRequest)(nil),            // 13: borgrpc.ListTasksRequest
-	(*ListTasksResponse)(nil),           // 14: borgrpc.ListTasksResponse
-	(*ListAllocsRequest)(nil),           // 15: borgrpc.ListAllocsRequest
-	(*ListAllocsResponse)(nil),          // 16: borgrpc.ListAllocsResponse
-	(*ListMachinesRequest)(nil),         // 17: borgrpc.ListMachinesRequest
-	(*ListMachinesResponse)(nil),        // 18: borgrpc.ListMachinesResponse
-	(*ListPackageBansRequest)(nil),      // 19: borgrpc.ListPackageBansRequest
-	(*ListPackageBansResponse)(nil),     // 20: borgrpc.ListPackageBansResponse
-	(*PackageBan)(nil),                  // 21: borgrpc.PackageBan
-	(*GetPreemptionPolicyRequest)(nil),  // 22: borgrpc.GetPreemptionPolicyRequest
-	(*GetPreemptionPolicyResponse)(nil), // 23: borgrpc.GetPreemptionPolicyResponse
-	(*GetLabelPolicyRequest)(nil),       // 24: borgrpc.GetLabelPolicyRequest
-	(*GetLabelPolicyResponse)(nil),      // 25: borgrpc.GetLabelPolicyResponse
-	(*ListQuotasRequest)(nil),           // 26: borgrpc.ListQuotasRequest
-	(*ListQuotasResponse)(nil),          // 27: borgrpc.ListQuotasResponse
-	(*StateShare)(nil),                  // 28: borgrpc.StateShare
-	(*StateHeld)(nil),                   // 29: borgrpc.StateHeld
-	(*LabelBreach)(nil),                 // 30: borgrpc.LabelBreach
-	(*QuotaUse)(nil),                    // 31: borgrpc.QuotaUse
-	(*TaskBounds)(nil),                  // 32: borgrpc.TaskBounds
-	(*SoldBand)(nil),                    // 33: borgrpc.SoldBand
-	(*AddMachineRequest)(nil),           // 34: borgrpc.AddMachineRequest
-	(*AddMachineResponse)(nil),          // 35: borgrpc.AddMachineResponse
-	(*SafeToDrainRequest)(nil),          // 36: borgrpc.SafeToDrainRequest
-	(*SafeToDrainResponse)(nil),         // 37: borgrpc.SafeToDrainResponse
-	(*DrainVerdict)(nil),                // 38: borgrpc.DrainVerdict
-	(*WhyRequest)(nil),                  // 39: borgrpc.WhyRequest
-	(*WhyResponse)(nil),                 // 40: borgrpc.WhyResponse
-	(*WhyPlacement)(nil),                // 41: borgrpc.WhyPlacement
-	(*WhyPart)(nil),                     // 42: borgrpc.WhyPart
-	(*WhyFight)(nil),                    // 43: borgrpc.WhyFight
-	(*WhyHolder)(nil),                   // 44: borgrpc.WhyHolder
-	(*WhyReason)(nil),                   // 45: borgrpc.WhyReason
-	(*WhyChange)(nil),                   // 46: borgrpc.WhyChange
-	(*EventsRequest)(nil),               // 47: borgrpc.EventsRequest
-	(*EventsResponse)(nil),              // 48: borgrpc.EventsResponse
-	(*LogsRequest)(nil),                 // 49: borgrpc.LogsRequest
-	(*LogsResponse)(nil),                // 50: borgrpc.LogsResponse
-	(*FollowRequest)(nil),               // 51: borgrpc.FollowRequest
-	(*FollowResponse)(nil),              // 52: borgrpc.FollowResponse
-	(*Record)(nil),                      // 53: borgrpc.Record
-	(*CommittedEntry)(nil),              // 54: borgrpc.CommittedEntry
-	(*AssignRequest)(nil),               // 55: borgrpc.AssignRequest
-	(*AssignResponse)(nil),              // 56: borgrpc.AssignResponse
-	(*MoveTasksRequest)(nil),            // 57: borgrpc.MoveTasksRequest
-	(*MoveTasksResponse)(nil),           // 58: borgrpc.MoveTasksResponse
-	(*CheckDrainRequest)(nil),           // 59: borgrpc.CheckDrainRequest
-	(*CheckDrainResponse)(nil),          // 60: borgrpc.CheckDrainResponse
-	(*ExplainRequest)(nil),              // 61: borgrpc.ExplainRequest
-	(*ExplainResponse)(nil),             // 62: borgrpc.ExplainResponse
-	(*ReportRequest)(nil),               // 63: borgrpc.ReportRequest
-	(*MachineUsage)(nil),                // 64: borgrpc.MachineUsage
-	(*VolumeUse)(nil),                   // 65: borgrpc.VolumeUse
-	(*AllocUse)(nil),                    // 66: borgrpc.AllocUse
-	(*CopyUsage)(nil),                   // 67: borgrpc.CopyUsage
-	(*Contact)(nil),                     // 68: borgrpc.Contact
-	(*ReportResponse)(nil),              // 69: borgrpc.ReportResponse
-	(*ProbeRequest)(nil),                // 70: borgrpc.ProbeRequest
-	(*ProbeResponse)(nil),               // 71: borgrpc.ProbeResponse
-	(*ListVolumesRequest)(nil),          // 72: borgrpc.ListVolumesRequest
-	(*ListVolumesResponse)(nil),         // 73: borgrpc.ListVolumesResponse
-	nil,                                 // 74: borgrpc.Given.LabelsEntry
-	nil,                                 // 75: borgrpc.Given.AnnotationsEntry
-	nil,                                 // 76: borgrpc.AddMachineRequest.LabelsEntry
-	nil,                                 // 77: borgrpc.AddMachineRequest.AttributesEntry
-	(*borgpb.Op)(nil),                   // 78: borg.Op
-	(*borgpb.Result)(nil),               // 79: borg.Result
-	(*borgpb.Member)(nil),               // 80: borg.Member
-	(*borgpb.Job)(nil),                  // 81: borg.Job
-	(*borgpb.Update)(nil),               // 82: borg.Update
-	(*borgpb.Task)(nil),                 // 83: borg.Task
-	(*borgpb.AllocSet)(nil),             // 84: borg.AllocSet
-	(*borgpb.Alloc)(nil),                // 85: borg.Alloc
-	(*borgpb.Machine)(nil),              // 86: borg.Machine
-	(borgpb.Band)(0),                    // 87: borg.Band
-	(*borgpb.LabelPolicy)(nil),          // 88: borg.LabelPolicy
-	(borgpb.StateMeasure)(0),            // 89: borg.StateMeasure
-	(borgpb.Labelled)(0),                // 90: borg.Labelled
-	(*borgpb.Resources)(nil),            // 91: borg.Resources
-	(*borgpb.DrainBlocker)(nil),         // 92: borg.DrainBlocker
-	(*borgpb.Event)(nil),                // 93: borg.Event
-	(*borgpb.Assign)(nil),               // 94: borg.Assign
-	(*borgpb.MoveTasks)(nil),            // 95: borg.MoveTasks
-	(*borgpb.Reports)(nil),              // 96: borg.Reports
-	(*borgpb.MachineReport)(nil),        // 97: borg.MachineReport
-	(*borgpb.HearMachines)(nil),         // 98: borg.HearMachines
-	(*borgpb.VolumeName)(nil),           // 99: borg.VolumeName
-	(*borgpb.SetMachine)(nil),           // 100: borg.SetMachine
-	(*borgpb.VolumeStatus)(nil),         // 101: borg.VolumeStatus
+	(Severity)(0),                       // 2: borgrpc.Severity
+	(*MutateRequest)(nil),               // 3: borgrpc.MutateRequest
+	(*MutateResponse)(nil),              // 4: borgrpc.MutateResponse
+	(*GetCellRequest)(nil),              // 5: borgrpc.GetCellRequest
+	(*GetCellResponse)(nil),             // 6: borgrpc.GetCellResponse
+	(*Reach)(nil),                       // 7: borgrpc.Reach
+	(*Simulated)(nil),                   // 8: borgrpc.Simulated
+	(*GetJobRequest)(nil),               // 9: borgrpc.GetJobRequest
+	(*GetJobResponse)(nil),              // 10: borgrpc.GetJobResponse
+	(*Given)(nil),                       // 11: borgrpc.Given
+	(*ListJobsRequest)(nil),             // 12: borgrpc.ListJobsRequest
+	(*ListJobsResponse)(nil),            // 13: borgrpc.ListJobsResponse
+	(*ListTasksRequest)(nil),            // 14: borgrpc.ListTasksRequest
+	(*ListTasksResponse)(nil),           // 15: borgrpc.ListTasksResponse
+	(*ListAllocsRequest)(nil),           // 16: borgrpc.ListAllocsRequest
+	(*ListAllocsResponse)(nil),          // 17: borgrpc.ListAllocsResponse
+	(*ListMachinesRequest)(nil),         // 18: borgrpc.ListMachinesRequest
+	(*ListMachinesResponse)(nil),        // 19: borgrpc.ListMachinesResponse
+	(*ListPackageBansRequest)(nil),      // 20: borgrpc.ListPackageBansRequest
+	(*ListPackageBansResponse)(nil),     // 21: borgrpc.ListPackageBansResponse
+	(*PackageBan)(nil),                  // 22: borgrpc.PackageBan
+	(*GetPreemptionPolicyRequest)(nil),  // 23: borgrpc.GetPreemptionPolicyRequest
+	(*GetPreemptionPolicyResponse)(nil), // 24: borgrpc.GetPreemptionPolicyResponse
+	(*GetLabelPolicyRequest)(nil),       // 25: borgrpc.GetLabelPolicyRequest
+	(*GetLabelPolicyResponse)(nil),      // 26: borgrpc.GetLabelPolicyResponse
+	(*ListQuotasRequest)(nil),           // 27: borgrpc.ListQuotasRequest
+	(*ListQuotasResponse)(nil),          // 28: borgrpc.ListQuotasResponse
+	(*StateShare)(nil),                  // 29: borgrpc.StateShare
+	(*StateHeld)(nil),                   // 30: borgrpc.StateHeld
+	(*LabelBreach)(nil),                 // 31: borgrpc.LabelBreach
+	(*QuotaUse)(nil),                    // 32: borgrpc.QuotaUse
+	(*TaskBounds)(nil),                  // 33: borgrpc.TaskBounds
+	(*SoldBand)(nil),                    // 34: borgrpc.SoldBand
+	(*AddMachineRequest)(nil),           // 35: borgrpc.AddMachineRequest
+	(*AddMachineResponse)(nil),          // 36: borgrpc.AddMachineResponse
+	(*SafeToDrainRequest)(nil),          // 37: borgrpc.SafeToDrainRequest
+	(*SafeToDrainResponse)(nil),         // 38: borgrpc.SafeToDrainResponse
+	(*DrainVerdict)(nil),                // 39: borgrpc.DrainVerdict
+	(*WhyRequest)(nil),                  // 40: borgrpc.WhyRequest
+	(*WhyResponse)(nil),                 // 41: borgrpc.WhyResponse
+	(*WhyPlacement)(nil),                // 42: borgrpc.WhyPlacement
+	(*WhyPart)(nil),                     // 43: borgrpc.WhyPart
+	(*WhyFight)(nil),                    // 44: borgrpc.WhyFight
+	(*WhyHolder)(nil),                   // 45: borgrpc.WhyHolder
+	(*WhyReason)(nil),                   // 46: borgrpc.WhyReason
+	(*WhyChange)(nil),                   // 47: borgrpc.WhyChange
+	(*EventsRequest)(nil),               // 48: borgrpc.EventsRequest
+	(*EventsResponse)(nil),              // 49: borgrpc.EventsResponse
+	(*LogsRequest)(nil),                 // 50: borgrpc.LogsRequest
+	(*LogsResponse)(nil),                // 51: borgrpc.LogsResponse
+	(*FollowRequest)(nil),               // 52: borgrpc.FollowRequest
+	(*FollowResponse)(nil),              // 53: borgrpc.FollowResponse
+	(*Record)(nil),                      // 54: borgrpc.Record
+	(*CommittedEntry)(nil),              // 55: borgrpc.CommittedEntry
+	(*AssignRequest)(nil),               // 56: borgrpc.AssignRequest
+	(*AssignResponse)(nil),              // 57: borgrpc.AssignResponse
+	(*MoveTasksRequest)(nil),            // 58: borgrpc.MoveTasksRequest
+	(*MoveTasksResponse)(nil),           // 59: borgrpc.MoveTasksResponse
+	(*CheckDrainRequest)(nil),           // 60: borgrpc.CheckDrainRequest
+	(*CheckDrainResponse)(nil),          // 61: borgrpc.CheckDrainResponse
+	(*ExplainRequest)(nil),              // 62: borgrpc.ExplainRequest
+	(*ExplainResponse)(nil),             // 63: borgrpc.ExplainResponse
+	(*ReportRequest)(nil),               // 64: borgrpc.ReportRequest
+	(*MachineUsage)(nil),                // 65: borgrpc.MachineUsage
+	(*VolumeUse)(nil),                   // 66: borgrpc.VolumeUse
+	(*AllocUse)(nil),                    // 67: borgrpc.AllocUse
+	(*CopyUsage)(nil),                   // 68: borgrpc.CopyUsage
+	(*Contact)(nil),                     // 69: borgrpc.Contact
+	(*ReportResponse)(nil),              // 70: borgrpc.ReportResponse
+	(*ProbeRequest)(nil),                // 71: borgrpc.ProbeRequest
+	(*ProbeResponse)(nil),               // 72: borgrpc.ProbeResponse
+	(*ListVolumesRequest)(nil),          // 73: borgrpc.ListVolumesRequest
+	(*ListVolumesResponse)(nil),         // 74: borgrpc.ListVolumesResponse
+	(*ExamineRequest)(nil),              // 75: borgrpc.ExamineRequest
+	(*ExamineResponse)(nil),             // 76: borgrpc.ExamineResponse
+	(*Finding)(nil),                     // 77: borgrpc.Finding
+	nil,                                 // 78: borgrpc.Given.LabelsEntry
+	nil,                                 // 79: borgrpc.Given.AnnotationsEntry
+	nil,                                 // 80: borgrpc.AddMachineRequest.LabelsEntry
+	nil,                                 // 81: borgrpc.AddMachineRequest.AttributesEntry
+	(*borgpb.Op)(nil),                   // 82: borg.Op
+	(*borgpb.Result)(nil),               // 83: borg.Result
+	(*borgpb.Member)(nil),               // 84: borg.Member
+	(*borgpb.Job)(nil),                  // 85: borg.Job
+	(*borgpb.Update)(nil),               // 86: borg.Update
+	(*borgpb.Task)(nil),                 // 87: borg.Task
+	(*borgpb.AllocSet)(nil),             // 88: borg.AllocSet
+	(*borgpb.Alloc)(nil),                // 89: borg.Alloc
+	(*borgpb.Machine)(nil),              // 90: borg.Machine
+	(borgpb.Band)(0),                    // 91: borg.Band
+	(*borgpb.LabelPolicy)(nil),          // 92: borg.LabelPolicy
+	(borgpb.StateMeasure)(0),            // 93: borg.StateMeasure
+	(borgpb.Labelled)(0),                // 94: borg.Labelled
+	(*borgpb.Resources)(nil),            // 95: borg.Resources
+	(*borgpb.DrainBlocker)(nil),         // 96: borg.DrainBlocker
+	(*borgpb.Event)(nil),                // 97: borg.Event
+	(*borgpb.Assign)(nil),               // 98: borg.Assign
+	(*borgpb.MoveTasks)(nil),            // 99: borg.MoveTasks
+	(*borgpb.Reports)(nil),              // 100: borg.Reports
+	(*borgpb.MachineReport)(nil),        // 101: borg.MachineReport
+	(*borgpb.HearMachines)(nil),         // 102: borg.HearMachines
+	(*borgpb.VolumeName)(nil),           // 103: borg.VolumeName
+	(*borgpb.SetMachine)(nil),           // 104: borg.SetMachine
+	(*borgpb.VolumeStatus)(nil),         // 105: borg.VolumeStatus
 }
 var file_borgrpc_master_proto_depIdxs = []int32{
-	78,  // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
-	79,  // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
-	80,  // 2: borgrpc.MutateResponse.elected:type_name -> borg.Member
-	80,  // 3: borgrpc.GetCellResponse.members:type_name -> borg.Member
-	6,   // 4: borgrpc.GetCellResponse.reach:type_name -> borgrpc.Reach
-	7,   // 5: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
+	82,  // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
+	83,  // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
+	84,  // 2: borgrpc.MutateResponse.elected:type_name -> borg.Member
+	84,  // 3: borgrpc.GetCellResponse.members:type_name -> borg.Member
+	7,   // 4: borgrpc.GetCellResponse.reach:type_name -> borgrpc.Reach
+	8,   // 5: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
 	0,   // 6: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
-	81,  // 7: borgrpc.GetJobResponse.job:type_name -> borg.Job
-	82,  // 8: borgrpc.GetJobResponse.update:type_name -> borg.Update
-	10,  // 9: borgrpc.GetJobResponse.given:type_name -> borgrpc.Given
-	74,  // 10: borgrpc.Given.labels:type_name -> borgrpc.Given.LabelsEntry
-	75,  // 11: borgrpc.Given.annotations:type_name -> borgrpc.Given.AnnotationsEntry
+	85,  // 7: borgrpc.GetJobResponse.job:type_name -> borg.Job
+	86,  // 8: borgrpc.GetJobResponse.update:type_name -> borg.Update
+	11,  // 9: borgrpc.GetJobResponse.given:type_name -> borgrpc.Given
+	78,  // 10: borgrpc.Given.labels:type_name -> borgrpc.Given.LabelsEntry
+	79,  // 11: borgrpc.Given.annotations:type_name -> borgrpc.Given.AnnotationsEntry
 	0,   // 12: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
-	81,  // 13: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
+	85,  // 13: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
 	0,   // 14: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
-	83,  // 15: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
+	87,  // 15: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
 	0,   // 16: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
-	84,  // 17: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
-	85,  // 18: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
-	10,  // 19: borgrpc.ListAllocsResponse.given:type_name -> borgrpc.Given
+	88,  // 17: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
+	89,  // 18: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
+	11,  // 19: borgrpc.ListAllocsResponse.given:type_name -> borgrpc.Given
 	0,   // 20: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	86,  // 21: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
-	21,  // 22: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
-	87,  // 23: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
-	88,  // 24: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
-	88,  // 25: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
-	30,  // 26: borgrpc.GetLabelPolicyResponse.breaches:type_name -> borgrpc.LabelBreach
-	31,  // 27: borgrpc.ListQuotasResponse.quotas:type_name -> borgrpc.QuotaUse
-	32,  // 28: borgrpc.ListQuotasResponse.bounds:type_name -> borgrpc.TaskBounds
-	33,  // 29: borgrpc.ListQuotasResponse.sold:type_name -> borgrpc.SoldBand
-	28,  // 30: borgrpc.ListQuotasResponse.shares:type_name -> borgrpc.StateShare
-	28,  // 31: borgrpc.ListQuotasResponse.cell:type_name -> borgrpc.StateShare
-	29,  // 32: borgrpc.StateShare.held:type_name -> borgrpc.StateHeld
-	89,  // 33: borgrpc.StateHeld.measure:type_name -> borg.StateMeasure
-	90,  // 34: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
-	87,  // 35: borgrpc.QuotaUse.band:type_name -> borg.Band
-	91,  // 36: borgrpc.QuotaUse.limit:type_name -> borg.Resources
-	91,  // 37: borgrpc.QuotaUse.used:type_name -> borg.Resources
-	91,  // 38: borgrpc.TaskBounds.min:type_name -> borg.Resources
-	91,  // 39: borgrpc.TaskBounds.default:type_name -> borg.Resources
-	91,  // 40: borgrpc.TaskBounds.max:type_name -> borg.Resources
-	87,  // 41: borgrpc.SoldBand.band:type_name -> borg.Band
-	91,  // 42: borgrpc.SoldBand.sold:type_name -> borg.Resources
-	91,  // 43: borgrpc.SoldBand.cell:type_name -> borg.Resources
-	76,  // 44: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	77,  // 45: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	79,  // 46: borgrpc.AddMachineResponse.result:type_name -> borg.Result
-	38,  // 47: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
-	92,  // 48: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
-	83,  // 49: borgrpc.WhyResponse.task:type_name -> borg.Task
-	45,  // 50: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
-	46,  // 51: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
-	41,  // 52: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
-	43,  // 53: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
-	42,  // 54: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
-	43,  // 55: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
-	44,  // 56: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
-	44,  // 57: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
-	93,  // 58: borgrpc.EventsResponse.events:type_name -> borg.Event
+	90,  // 21: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	22,  // 22: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
+	91,  // 23: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
+	92,  // 24: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
+	92,  // 25: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
+	31,  // 26: borgrpc.GetLabelPolicyResponse.breaches:type_name -> borgrpc.LabelBreach
+	32,  // 27: borgrpc.ListQuotasResponse.quotas:type_name -> borgrpc.QuotaUse
+	33,  // 28: borgrpc.ListQuotasResponse.bounds:type_name -> borgrpc.TaskBounds
+	34,  // 29: borgrpc.ListQuotasResponse.sold:type_name -> borgrpc.SoldBand
+	29,  // 30: borgrpc.ListQuotasResponse.shares:type_name -> borgrpc.StateShare
+	29,  // 31: borgrpc.ListQuotasResponse.cell:type_name -> borgrpc.StateShare
+	30,  // 32: borgrpc.StateShare.held:type_name -> borgrpc.StateHeld
+	93,  // 33: borgrpc.StateHeld.measure:type_name -> borg.StateMeasure
+	94,  // 34: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
+	91,  // 35: borgrpc.QuotaUse.band:type_name -> borg.Band
+	95,  // 36: borgrpc.QuotaUse.limit:type_name -> borg.Resources
+	95,  // 37: borgrpc.QuotaUse.used:type_name -> borg.Resources
+	95,  // 38: borgrpc.TaskBounds.min:type_name -> borg.Resources
+	95,  // 39: borgrpc.TaskBounds.default:type_name -> borg.Resources
+	95,  // 40: borgrpc.TaskBounds.max:type_name -> borg.Resources
+	91,  // 41: borgrpc.SoldBand.band:type_name -> borg.Band
+	95,  // 42: borgrpc.SoldBand.sold:type_name -> borg.Resources
+	95,  // 43: borgrpc.SoldBand.cell:type_name -> borg.Resources
+	80,  // 44: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	81,  // 45: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	83,  // 46: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	39,  // 47: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
+	96,  // 48: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
+	87,  // 49: borgrpc.WhyResponse.task:type_name -> borg.Task
+	46,  // 50: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
+	47,  // 51: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
+	42,  // 52: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
+	44,  // 53: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
+	43,  // 54: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
+	44,  // 55: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
+	45,  // 56: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
+	45,  // 57: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
+	97,  // 58: borgrpc.EventsResponse.events:type_name -> borg.Event
 	1,   // 59: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
 	1,   // 60: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
-	53,  // 61: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
-	54,  // 62: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
-	94,  // 63: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	79,  // 64: borgrpc.AssignResponse.result:type_name -> borg.Result
-	95,  // 65: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
-	79,  // 66: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
-	37,  // 67: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
-	40,  // 68: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	96,  // 69: borgrpc.ReportRequest.reports:type_name -> borg.Reports
-	68,  // 70: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	97,  // 71: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	98,  // 72: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
-	64,  // 73: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
-	67,  // 74: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
-	66,  // 75: borgrpc.MachineUsage.allocs:type_name -> borgrpc.AllocUse
-	65,  // 76: borgrpc.MachineUsage.volumes:type_name -> borgrpc.VolumeUse
-	99,  // 77: borgrpc.VolumeUse.name:type_name -> borg.VolumeName
-	100, // 78: borgrpc.Contact.set:type_name -> borg.SetMachine
-	79,  // 79: borgrpc.ReportResponse.result:type_name -> borg.Result
-	6,   // 80: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
-	101, // 81: borgrpc.ListVolumesResponse.volumes:type_name -> borg.VolumeStatus
-	2,   // 82: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	2,   // 83: borgrpc.MasterService.Mutations:input_type -> borgrpc.MutateRequest
-	4,   // 84: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	8,   // 85: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	11,  // 86: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	13,  // 87: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	15,  // 88: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	17,  // 89: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	19,  // 90: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
-	24,  // 91: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
-	22,  // 92: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
-	26,  // 93: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
-	72,  // 94: borgrpc.MasterService.ListVolumes:input_type -> borgrpc.ListVolumesRequest
-	34,  // 95: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	39,  // 96: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	36,  // 97: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
-	47,  // 98: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	49,  // 99: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	51,  // 100: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	55,  // 101: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	57,  // 102: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	61,  // 103: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	59,  // 104: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
-	63,  // 105: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	70,  // 106: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	3,   // 107: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	3,   // 108: borgrpc.MasterService.Mutations:output_type -> borgrpc.MutateResponse
-	5,   // 109: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	9,   // 110: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	12,  // 111: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	14,  // 112: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	16,  // 113: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	18,  // 114: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	20,  // 115: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
-	25,  // 116: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
-	23,  // 117: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
-	27,  // 118: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
-	73,  // 119: borgrpc.MasterService.ListVolumes:output_type -> borgrpc.ListVolumesResponse
-	35,  // 120: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	40,  // 121: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	37,  // 122: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
-	48,  // 123: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	50,  // 124: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	52,  // 125: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	56,  // 126: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	58,  // 127: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	62,  // 128: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	60,  // 129: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
-	69,  // 130: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	71,  // 131: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	107, // [107:132] is the sub-list for method output_type
-	82,  // [82:107] is the sub-list for method input_type
-	82,  // [82:82] is the sub-list for extension type_name
-	82,  // [82:82] is the sub-list for extension extendee
-	0,   // [0:82] is the sub-list for field type_name
+	54,  // 61: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
+	55,  // 62: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
+	98,  // 63: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	83,  // 64: borgrpc.AssignResponse.result:type_name -> borg.Result
+	99,  // 65: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	83,  // 66: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	38,  // 67: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
+	41,  // 68: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
+	100, // 69: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	69,  // 70: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
+	101, // 71: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	102, // 72: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
+	65,  // 73: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
+	68,  // 74: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
+	67,  // 75: borgrpc.MachineUsage.allocs:type_name -> borgrpc.AllocUse
+	66,  // 76: borgrpc.MachineUsage.volumes:type_name -> borgrpc.VolumeUse
+	103, // 77: borgrpc.VolumeUse.name:type_name -> borg.VolumeName
+	104, // 78: borgrpc.Contact.set:type_name -> borg.SetMachine
+	83,  // 79: borgrpc.ReportResponse.result:type_name -> borg.Result
+	7,   // 80: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
+	105, // 81: borgrpc.ListVolumesResponse.volumes:type_name -> borg.VolumeStatus
+	77,  // 82: borgrpc.ExamineResponse.findings:type_name -> borgrpc.Finding
+	2,   // 83: borgrpc.Finding.severity:type_name -> borgrpc.Severity
+	3,   // 84: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	3,   // 85: borgrpc.MasterService.Mutations:input_type -> borgrpc.MutateRequest
+	5,   // 86: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	9,   // 87: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	12,  // 88: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	14,  // 89: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	16,  // 90: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	18,  // 91: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	20,  // 92: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
+	25,  // 93: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
+	23,  // 94: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
+	27,  // 95: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
+	75,  // 96: borgrpc.MasterService.Examine:input_type -> borgrpc.ExamineRequest
+	73,  // 97: borgrpc.MasterService.ListVolumes:input_type -> borgrpc.ListVolumesRequest
+	35,  // 98: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	40,  // 99: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	37,  // 100: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
+	48,  // 101: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	50,  // 102: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	52,  // 103: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	56,  // 104: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	58,  // 105: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	62,  // 106: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	60,  // 107: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
+	64,  // 108: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	71,  // 109: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	4,   // 110: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	4,   // 111: borgrpc.MasterService.Mutations:output_type -> borgrpc.MutateResponse
+	6,   // 112: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	10,  // 113: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	13,  // 114: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	15,  // 115: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	17,  // 116: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	19,  // 117: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	21,  // 118: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
+	26,  // 119: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
+	24,  // 120: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
+	28,  // 121: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
+	76,  // 122: borgrpc.MasterService.Examine:output_type -> borgrpc.ExamineResponse
+	74,  // 123: borgrpc.MasterService.ListVolumes:output_type -> borgrpc.ListVolumesResponse
+	36,  // 124: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	41,  // 125: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	38,  // 126: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
+	49,  // 127: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	51,  // 128: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	53,  // 129: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	57,  // 130: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	59,  // 131: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	63,  // 132: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	61,  // 133: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
+	70,  // 134: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	72,  // 135: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	110, // [110:136] is the sub-list for method output_type
+	84,  // [84:110] is the sub-list for method input_type
+	84,  // [84:84] is the sub-list for extension type_name
+	84,  // [84:84] is the sub-list for extension extendee
+	0,   // [0:84] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
@@ -6364,8 +6605,8 @@ func file_borgrpc_master_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_master_proto_rawDesc), len(file_borgrpc_master_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   76,
+			NumEnums:      3,
+			NumMessages:   79,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

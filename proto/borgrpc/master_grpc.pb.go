@@ -31,6 +31,7 @@ const (
 	MasterService_GetLabelPolicy_FullMethodName      = "/borgrpc.MasterService/GetLabelPolicy"
 	MasterService_GetPreemptionPolicy_FullMethodName = "/borgrpc.MasterService/GetPreemptionPolicy"
 	MasterService_ListQuotas_FullMethodName          = "/borgrpc.MasterService/ListQuotas"
+	MasterService_Examine_FullMethodName             = "/borgrpc.MasterService/Examine"
 	MasterService_ListVolumes_FullMethodName         = "/borgrpc.MasterService/ListVolumes"
 	MasterService_AddMachine_FullMethodName          = "/borgrpc.MasterService/AddMachine"
 	MasterService_Why_FullMethodName                 = "/borgrpc.MasterService/Why"
@@ -73,6 +74,9 @@ type MasterServiceClient interface {
 	GetPreemptionPolicy(ctx context.Context, in *GetPreemptionPolicyRequest, opts ...grpc.CallOption) (*GetPreemptionPolicyResponse, error)
 	// ListQuotas tells what users may ask for at one time, and what they do.
 	ListQuotas(ctx context.Context, in *ListQuotasRequest, opts ...grpc.CallOption) (*ListQuotasResponse, error)
+	// Examine tells what is wrong, or soon will be, as the replica that is asked sees
+	// it: of itself, and of the cell if it is elected.
+	Examine(ctx context.Context, in *ExamineRequest, opts ...grpc.CallOption) (*ExamineResponse, error)
 	// ListVolumes yields volumes, in pages, by whose they are.
 	ListVolumes(ctx context.Context, in *ListVolumesRequest, opts ...grpc.CallOption) (*ListVolumesResponse, error)
 	// AddMachine asks the borglet at an address what machine it is and takes it
@@ -220,6 +224,16 @@ func (c *masterServiceClient) ListQuotas(ctx context.Context, in *ListQuotasRequ
 	return out, nil
 }
 
+func (c *masterServiceClient) Examine(ctx context.Context, in *ExamineRequest, opts ...grpc.CallOption) (*ExamineResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExamineResponse)
+	err := c.cc.Invoke(ctx, MasterService_Examine_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *masterServiceClient) ListVolumes(ctx context.Context, in *ListVolumesRequest, opts ...grpc.CallOption) (*ListVolumesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListVolumesResponse)
@@ -332,6 +346,9 @@ type MasterServiceServer interface {
 	GetPreemptionPolicy(context.Context, *GetPreemptionPolicyRequest) (*GetPreemptionPolicyResponse, error)
 	// ListQuotas tells what users may ask for at one time, and what they do.
 	ListQuotas(context.Context, *ListQuotasRequest) (*ListQuotasResponse, error)
+	// Examine tells what is wrong, or soon will be, as the replica that is asked sees
+	// it: of itself, and of the cell if it is elected.
+	Examine(context.Context, *ExamineRequest) (*ExamineResponse, error)
 	// ListVolumes yields volumes, in pages, by whose they are.
 	ListVolumes(context.Context, *ListVolumesRequest) (*ListVolumesResponse, error)
 	// AddMachine asks the borglet at an address what machine it is and takes it
@@ -391,6 +408,9 @@ func (UnimplementedMasterServiceServer) GetPreemptionPolicy(context.Context, *Ge
 }
 func (UnimplementedMasterServiceServer) ListQuotas(context.Context, *ListQuotasRequest) (*ListQuotasResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListQuotas not implemented")
+}
+func (UnimplementedMasterServiceServer) Examine(context.Context, *ExamineRequest) (*ExamineResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Examine not implemented")
 }
 func (UnimplementedMasterServiceServer) ListVolumes(context.Context, *ListVolumesRequest) (*ListVolumesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListVolumes not implemented")
@@ -636,6 +656,24 @@ func _MasterService_ListQuotas_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _MasterService_Examine_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExamineRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MasterServiceServer).Examine(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MasterService_Examine_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MasterServiceServer).Examine(ctx, req.(*ExamineRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _MasterService_ListVolumes_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListVolumesRequest)
 	if err := dec(in); err != nil {
@@ -780,6 +818,10 @@ var MasterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListQuotas",
 			Handler:    _MasterService_ListQuotas_Handler,
+		},
+		{
+			MethodName: "Examine",
+			Handler:    _MasterService_Examine_Handler,
 		},
 		{
 			MethodName: "ListVolumes",

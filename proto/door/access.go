@@ -28,6 +28,7 @@ var access = map[string][]identity.Role{
 	"/borgrpc.MasterService/GetLabelPolicy":  {identity.User, identity.Task},
 	"/borgrpc.MasterService/ListQuotas":      {identity.User, identity.Task},
 	"/borgrpc.MasterService/ListVolumes":     {identity.User},
+	"/borgrpc.MasterService/Examine":         {identity.User},
 
 	"/borgrpc.MasterService/GetPreemptionPolicy": {identity.User},
 

@@ -143,6 +143,7 @@ func (m *matrix) masterRows(web *borgrpc.CopyID) {
 	m.add("MasterService/ListPackageBans", look(&borgrpc.ListPackageBansRequest{}))
 	m.add("MasterService/GetLabelPolicy", m.tasksToo(&borgrpc.GetLabelPolicyRequest{}, "look"))
 	m.add("MasterService/ListQuotas", m.tasksToo(&borgrpc.ListQuotasRequest{User: "alice"}, ""))
+	m.add("MasterService/Examine", look(&borgrpc.ExamineRequest{}))
 	m.add("MasterService/ListVolumes", look(&borgrpc.ListVolumesRequest{}))
 	m.add("MasterService/GetPreemptionPolicy", look(&borgrpc.GetPreemptionPolicyRequest{}))
 	m.add("MasterService/Why", m.tasksToo(&borgrpc.WhyRequest{User: "alice", Name: "web"}, ""))

@@ -1,0 +1,105 @@
+package borgmaster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"borg/borgmaster/cell"
+	"borg/identity"
+	"borg/pages"
+	"borg/proto/borgrpc"
+	"borg/proto/door"
+)
+
+const (
+	// nearEdgePercent is how much of a budget or quota is used when that is told.
+	nearEdgePercent = 90
+	// lateShardNs is by how much polls begin late when that is told: a machine at rest
+	// is polled every two seconds.
+	lateShard = time.Second
+	// maxNearEdges and maxSilentShown bound what is told of each kind.
+	maxNearEdges, maxSilentShown = 20, 5
+)
+
+// Examine answers with the findings of this replica's status page, with those that a
+// user can do something about: budgets that are nearly used up, machines that are
+// silent, polls that are late.
+func (a *masterAPI) Examine(ctx context.Context, _ *borgrpc.ExamineRequest) (*borgrpc.ExamineResponse, error) {
+	l := a.m.look()
+	v := l.verdict()
+	l.judgePolls(&v)
+	if l.elected() {
+		if err := l.judgeBudgets(ctx, &v, door.Caller(ctx)); err != nil {
+			return nil, err
+		}
+	}
+	resp := &borgrpc.ExamineResponse{Replica: a.m.cfg.Replica, Elected: l.elected()}
+	for _, f := range v.Findings {
+		severity := borgrpc.Severity_SEVERITY_WARNING
+		if f.Mood == pages.Bad {
+			severity = borgrpc.Severity_SEVERITY_FAULT
+		}
+		resp.Findings = append(resp.Findings, &borgrpc.Finding{Severity: severity, Text: f.Text, Next: f.Next})
+	}
+	slices.SortStableFunc(resp.Findings, func(a, b *borgrpc.Finding) int { return int(b.Severity) - int(a.Severity) })
+	return resp, nil
+}
+
+// judgePolls names machines that do not answer, and says when polls are late.
+func (l *look) judgePolls(v *pages.Verdict) {
+	if worst := l.shard.MissedWorst; len(worst) > 0 {
+		var names []string
+		for _, m := range worst[:min(len(worst), maxSilentShown)] {
+			names = append(names, fmt.Sprintf("%s (%d polls in a row: %s)", m.Machine, m.Times, m.Err))
+		}
+		if more := l.shard.Missed - len(names); more > 0 {
+			names = append(names, fmt.Sprintf("%d more", more))
+		}
+		v.Found(pages.Warn, "borgcfg machine show "+worst[0].Machine, "Silent: %s.", strings.Join(names, ", "))
+	}
+	if l.shard.Lag >= lateShard {
+		v.Found(pages.Warn, "give the masters more processor, or add a master", "This replica polls its %d machines %s later than they are due.", l.shard.Share, pages.Span(l.shard.Lag).Text)
+	}
+}
+
+// judgeBudgets names whose share of the replicated state, or whose quota, is nearly used
+// up: of all users to an admin, and of the caller to everybody else.
+func (l *look) judgeBudgets(ctx context.Context, v *pages.Verdict, caller identity.Name) error {
+	return l.m.viewMuch(ctx, func(c *cell.Cell) error {
+		user := caller.User()
+		if c.Has(user, cell.Admin) {
+			user = ""
+		}
+		resp := &borgrpc.ListQuotasResponse{}
+		listQuotas(c, user, resp)
+		told := 0
+		found := func(next, format string, args ...any) {
+			if told++; told <= maxNearEdges {
+				v.Found(pages.Warn, next, format, args...)
+			}
+		}
+		for _, share := range append(resp.Shares, resp.Cell) {
+			whose, next := "User "+share.User, "borgcfg quota show "+share.User
+			if share.User == "" {
+				whose, next = "The cell", "borgcfg quota list"
+			}
+			for _, h := range share.Held {
+				if !cell.MeasuresDead(h.Measure) && h.Used*100 >= (h.Allowed-h.Reserved)*nearEdgePercent && h.Used > 0 {
+					found(next, "%s holds %d of %d %s.", whose, h.Used, h.Allowed, cell.MeasureName(h.Measure))
+				}
+			}
+		}
+		for _, q := range resp.Quotas {
+			if q.Expired {
+				found("borgcfg quota set "+q.User+" "+cell.BandName(q.Band), "The quota of user %s for %s has expired; nothing new is admitted by it.", q.User, cell.BandName(q.Band))
+			}
+		}
+		if told > maxNearEdges {
+			v.Found(pages.Warn, "borgcfg quota list", "%d budgets and quotas more are nearly used up.", told-maxNearEdges)
+		}
+		return nil
+	})
+}
