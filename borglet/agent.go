@@ -85,6 +85,9 @@ type Config struct {
 	// Listening says on which ports copies listen, in the machine's network. One that
 	// cannot be asked is absent. Nil: nobody looks.
 	Listening func(ids []ID) (map[ID][]Listener, error)
+	// HeldPorts says which ports of the machine's network programs hold, if one of wanted
+	// is among them; nil: nobody looks, and tasks find out themselves.
+	HeldPorts func(wanted []uint32, all PortRange) ([]HeldPort, error)
 	// Block closes what copies were found to listen on and were not granted, and opens
 	// what it closed before. Nil: nobody does.
 	Block func(found map[ID][]Listener) error
@@ -536,6 +539,10 @@ func (a *Agent) do(e Effect, fetchErr error) {
 			err = a.store.Remove(e.ID)
 		}
 	}
+	if held, ok := errors.AsType[*portsHeldError](err); ok {
+		a.results <- PortsHeld{ID: failed.ID, Run: failed.Run, Ports: held.ports, Text: held.text}
+		return
+	}
 	if err != nil {
 		failed.Text = err.Error()
 		a.results <- failed
@@ -598,6 +605,9 @@ func (a *Agent) begin(r Record) error {
 		refused = err.Error()
 	}
 	if refused == "" {
+		if err := a.checkPorts(l); err != nil {
+			return err
+		}
 		l.Packages = packages
 	} else {
 		l = &Launch{ID: r.ID, Run: r.Run, Dir: a.store.TaskDir(r.ID), Refused: refused}
@@ -633,6 +643,8 @@ func (a *Agent) note(ev Event) {
 		if ev.Undecided {
 			log(ev.ID).Warn("a health check could not be made", "err", ev.Failure)
 		}
+	case PortsHeld:
+		log(ev.ID).Warn("task not started: others hold its ports", "err", ev.Text)
 	case Squeezed:
 		a.cfg.Log.Warn("the machine is short of memory; tasks give way", "machine", a.cfg.Name, "room_bytes", ev.RoomBytes)
 	case Failed:

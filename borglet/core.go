@@ -138,6 +138,8 @@ func (c *Core) Step(now Now, ev Event) []Effect {
 		c.squeeze(ev)
 	case Checked:
 		c.checked(ev)
+	case PortsHeld:
+		c.portsHeld(ev)
 	case Filled:
 		c.fill(ev)
 	case Tick:

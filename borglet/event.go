@@ -209,6 +209,8 @@ type Record struct {
 	// For people.
 	Text     string
 	ShimLost bool
+	// With Ended LOST: it was not started, for others hold these ports.
+	HeldPorts []HeldPort `json:",omitempty"`
 }
 
 // StopOrder is a Stop that was accepted.

@@ -116,6 +116,7 @@ func (t *task) tell(now says) {
 		ShimLost:      now.shimLost,
 		Addr:          now.addr,
 		Failures:      now.failures,
+		HeldPorts:     heldPortsProto(t.heldPortsIn(now.state)),
 	}
 }
 
@@ -178,6 +179,13 @@ func appendReport(buf []byte, r *borgpb.TaskReport, version uint64) []byte {
 	if r.GetFailures() != 0 {
 		buf = append(buf, 0xfd)
 		number(int64(r.GetFailures()))
+	}
+	if ports := r.GetHeldPorts(); len(ports) > 0 {
+		buf = append(buf, 0xfc)
+		for _, h := range ports {
+			number(int64(h.GetPort()))
+			text(h.GetBy())
+		}
 	}
 	return buf
 }

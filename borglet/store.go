@@ -72,6 +72,7 @@ type intentFile struct {
 	Exit          *ExitFile  `json:"exit,omitempty"`
 	Text          string     `json:"text,omitempty"`
 	ShimLost      bool       `json:"shim_lost,omitempty"`
+	HeldPorts     []HeldPort `json:"held_ports,omitempty"`
 }
 
 // OpenStore opens or makes a borglet's directory.
@@ -151,7 +152,7 @@ func (s *Store) save(r Record) error {
 	text, err := json.Marshal(intentFile{
 		Format: intentFormat, Boot: r.Boot, Run: r.Run, RunEnded: r.RunEnded, RunVersion: r.RunVersion, Clear: r.Clear,
 		Restarts: r.Restarts, Failures: r.Failures, StartedWallNs: r.StartedWallNs, Passed: r.Passed, Ready: r.Ready, Quarantined: r.Quarantined, Stop: r.Stop,
-		Ended: endedName(r.Ended), Exit: ExitToFile(r.Run, r.Exit), Text: r.Text, ShimLost: r.ShimLost,
+		Ended: endedName(r.Ended), Exit: ExitToFile(r.Run, r.Exit), Text: r.Text, ShimLost: r.ShimLost, HeldPorts: r.HeldPorts,
 	})
 	if err != nil {
 		return fmt.Errorf("encode intent of copy %s: %w", r.ID, err)
@@ -244,7 +245,7 @@ func (s *Store) load(id ID) (Record, error) {
 	r.Restarts, r.Failures, r.StartedWallNs, r.Stop = f.Restarts, f.Failures, f.StartedWallNs, f.Stop
 	r.Passed, r.Ready, r.Quarantined, r.Ended = f.Passed, f.Ready, f.Quarantined, endedState(f.Ended)
 	r.Exit = f.Exit.Exit()
-	r.Text, r.ShimLost = f.Text, f.ShimLost
+	r.Text, r.ShimLost, r.HeldPorts = f.Text, f.ShimLost, f.HeldPorts
 	return r, nil
 }
 

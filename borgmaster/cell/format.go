@@ -2,6 +2,7 @@ package cell
 
 import (
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -48,7 +49,8 @@ import (
 // are counted beside the copies that are remembered.
 //
 // Format 12: where most tasks of a service crash, on several machines, none is tried on
-// another.
+// another; ports that others hold on a machine are left out there; why a process did not
+// start or was killed.
 const BuildFormat = 12
 
 // BuildFormat is the latest format that this copy of the cell can apply.
@@ -201,6 +203,10 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.Exit.reason": FormatExitReasons,
 
 	"borg.TaskReport.failures": FormatCrashingServices,
+
+	"borg.TaskReport.held_ports": formatHeldPorts, "borg.HeldPort.port": formatHeldPorts, "borg.HeldPort.by": formatHeldPorts, "borg.HeldPort.left_ns": formatHeldPorts,
+
+	"borg.Exit.reason_code": formatExitWays, "borg.Exit.oom_process": formatExitWays, "borg.Exit.oom_bytes": formatExitWays,
 }
 
 // decode reads a message of the log. Bytes that are not one, and anything that
@@ -441,10 +447,10 @@ func knownReports(r *borgpb.Reports, format uint32) bool {
 		}
 		for _, t := range m.Tasks {
 			if t.Addr != "" && format < FormatNetworks || t.GetExit().GetReason() != "" && format < FormatExitReasons ||
-				t.Failures != 0 && format < FormatCrashingServices {
+				t.Failures != 0 && format < FormatCrashingServices || len(t.HeldPorts) > 0 && format < formatHeldPorts || hasExitWay(t.Exit) && format < formatExitWays {
 				return false
 			}
-			if unknown(t) || (t.Exit != nil && unknown(t.Exit)) {
+			if unknown(t) || (t.Exit != nil && unknown(t.Exit)) || slices.ContainsFunc(t.HeldPorts, func(h *borgpb.HeldPort) bool { return unknown(h) }) {
 				return false
 			}
 		}

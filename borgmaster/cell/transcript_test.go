@@ -660,6 +660,16 @@ func (s *script) report() *borgpb.Op {
 	if s.has("ended-for") {
 		r.Exit = &borgpb.Exit{Signal: int32(s.num("signal", 15)), Reason: s.arg("ended-for", "")}
 	}
+	for i, port := range s.list("held") {
+		n, err := strconv.ParseUint(port, 10, 32)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		r.HeldPorts = append(r.HeldPorts, &borgpb.HeldPort{Port: uint32(n)})
+		if i == 0 {
+			r.HeldPorts[i].By = s.arg("by", "")
+		}
+	}
 	return &borgpb.Op{Op: &borgpb.Op_Reports{Reports: &borgpb.Reports{Machines: []*borgpb.MachineReport{
 		{Machine: s.first(0), Tasks: []*borgpb.TaskReport{r}},
 	}}}}

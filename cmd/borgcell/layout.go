@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"borg/borglet"
+	"borg/borglet/container"
 	"borg/cli"
 	"borg/fauxmaster/fleet"
 )
@@ -179,6 +181,28 @@ func (l layout) taskPortsPerMachine() int {
 func (l layout) taskPorts(k int) string {
 	first := l.TaskPortBase + (k-1)*l.taskPortsPerMachine()
 	return fmt.Sprintf("%d-%d", first, first+l.taskPortsPerMachine()-1)
+}
+
+// taskPortsHeld names what other programs hold of the ports that tasks of all machines may
+// be granted; empty where that is not known.
+func (l layout) taskPortsHeld() []string {
+	if l.Fake != nil {
+		return nil
+	}
+	last := l.TaskPortBase + max(1, l.Machines)*l.taskPortsPerMachine() - 1
+	held, err := container.PortsOfOthers(borglet.PortRange{First: uint16(l.TaskPortBase), Last: uint16(last)})
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, h := range held {
+		name := fmt.Sprint(h.Port)
+		if h.By != "" {
+			name += " by " + h.By
+		}
+		names = append(names, name)
+	}
+	return names
 }
 
 // The user ids that a borglet takes for its tasks by itself, which the borglets of
