@@ -188,6 +188,8 @@ type containerBackend struct {
 	cfg Config
 	// ids are nil where copies have no user ids of their own.
 	ids *idRanges
+	// claims are of the ids that are this borglet's on the machine; nil without ids.
+	claims *idClaims
 	// wall is nil where ports cannot be closed.
 	wall   *wall
 	meters *meters
@@ -222,8 +224,19 @@ func newContainerBackend(cfg Config) (backend, error) {
 		cfg.Log.Warn("tasks have no user ids of their own: root in them is the machine's root without capabilities", "machine", cfg.Name, "err", err)
 		return b, nil
 	}
-	b.ids = newIDRanges(ids)
-	w, err := newWall(cfg.Name, ids)
+	claims, err := newIDClaims(idClaimsDir, stateDir(cfg))
+	if err != nil {
+		return nil, err
+	}
+	own, err := claims.own()
+	if err != nil {
+		return nil, err
+	}
+	b.ids, b.claims = newIDRanges(ids, claims.claim), claims
+	if err := b.ids.begin(own); err != nil {
+		return nil, err
+	}
+	w, err := newWall(cfg.Name, b.ids.users())
 	if err != nil {
 		cfg.Log.Warn("ports that tasks use without having been granted them are told and not blocked", "machine", cfg.Name, "err", err)
 		return b, nil
@@ -249,6 +262,7 @@ func (b *containerBackend) prepare(o *order) (err error) {
 	if b.wall == nil || o.Launch.Network != "" {
 		return nil
 	}
+	b.wall.cover(b.ids.users())
 	return b.wall.grant(o.Launch.ID, o.FirstID, o.Launch.Ports)
 }
 
@@ -259,8 +273,11 @@ func (b *containerBackend) remember(o *order) {
 		b.cpus.keep(o.Launch.ID, o.CPUs)
 	}
 	if b.ids != nil && o.FirstID != 0 {
-		b.ids.keep(o.Launch.ID, o.FirstID)
+		if err := b.ids.keep(o.Launch.ID, o.FirstID); err != nil {
+			b.cfg.Log.Warn("user ids of a task are not its own", "machine", b.cfg.Name, "err", err)
+		}
 		if b.wall != nil && o.Launch.Network == "" {
+			b.wall.cover(b.ids.users())
 			b.wall.remember(o.Launch.ID, o.FirstID, o.Launch.Ports)
 		}
 	}
@@ -509,6 +526,11 @@ func (b *containerBackend) close() {
 	if b.wall != nil {
 		if err := b.wall.leave(); err != nil {
 			b.cfg.Log.Warn("the packet filter's table is left", "machine", b.cfg.Name, "err", err)
+		}
+	}
+	if b.claims != nil && b.ids.empty() {
+		if err := b.claims.release(); err != nil {
+			b.cfg.Log.Warn("user ids of tasks stay claimed", "machine", b.cfg.Name, "err", err)
 		}
 	}
 	removeCgroup(cgroupParent(b.cfg.Name))

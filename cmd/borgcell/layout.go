@@ -205,23 +205,6 @@ func (l layout) taskPortsHeld() []string {
 	return names
 }
 
-// The user ids that a borglet takes for its tasks by itself, which the borglets of
-// a cell on one machine share: container.DefaultTaskIDs.
-const (
-	firstTaskID = 0x7000_0000
-	idsPerTask  = 1 << 16
-	taskIDSets  = 4095
-)
-
-// taskIDs is the range of user ids of borglet k, as `borglet --task-ids` takes it: no
-// two tasks of the cell have the same, if it has not more machines than there are
-// sets.
-func (l layout) taskIDs(k int) string {
-	each := max(1, taskIDSets/max(1, l.Machines))
-	first := firstTaskID + (k-1)*each%taskIDSets*idsPerTask
-	return fmt.Sprintf("%d-%d", first, first+each*idsPerTask-1)
-}
-
 // envMark is in the environment of every process that belongs to the cell.
 func (l layout) envMark() string { return "BORGCELL_DIR=" + l.dir }
 
