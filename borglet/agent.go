@@ -85,6 +85,9 @@ type Config struct {
 	// Listening says on which ports copies listen, in the machine's network. One that
 	// cannot be asked is absent. Nil: nobody looks.
 	Listening func(ids []ID) (map[ID][]Listener, error)
+	// Kills says what the kernel killed of copies that go on; those without are absent.
+	// Nil: nobody looks.
+	Kills func(ids []ID) map[ID]Kills
 	// HeldPorts says which ports of the machine's network programs hold, if one of wanted
 	// is among them; nil: nobody looks, and tasks find out themselves.
 	HeldPorts func(wanted []uint32, all PortRange) ([]HeldPort, error)
@@ -490,8 +493,11 @@ func (a *Agent) do(e Effect, fetchErr error) {
 		}
 	case Start:
 		failed.Op, failed.Run = OpStart, e.Record.Run
+		failed.Way = borgpb.ExitReason_EXIT_REASON_NOT_STARTED
 		if err = fetchErr; err == nil {
 			err = a.begin(e.Record)
+		} else if len(e.Record.Desired.GetSpec().GetPackages()) > 0 {
+			failed.Way = borgpb.ExitReason_EXIT_REASON_PACKAGE
 		}
 		if err == nil {
 			a.results <- Observed{ID: e.Record.ID, Run: e.Record.Run, Kind: Starting}

@@ -103,6 +103,10 @@ type task struct {
 	// squeezed is why the present run was killed for want of memory or disk; empty: it
 	// was not.
 	squeezed string
+	// oomKills is how many processes of the present run the kernel killed, as it is told;
+	// oomText says more.
+	oomKills uint32
+	oomText  string
 	// health is how its checks stand.
 	health health
 	// readiness is how its check of readiness stands.
@@ -138,6 +142,8 @@ func (c *Core) Step(now Now, ev Event) []Effect {
 		c.squeeze(ev)
 	case Checked:
 		c.checked(ev)
+	case KernelKilled:
+		c.kernelKilled(ev)
 	case PortsHeld:
 		c.portsHeld(ev)
 	case Filled:
@@ -344,6 +350,7 @@ func (c *Core) forget(id ID) {
 func (c *Core) end(t *task, state borgpb.AttemptState, text string) {
 	t.phase, t.Ended, t.Text, t.note, t.addr = ended, state, text, "", ""
 	t.pid, t.dueNs, t.termNs, t.updateNs, t.updateNote, t.health, t.readiness = 0, 0, 0, 0, "", health{}, readiness{}
+	t.oomKills, t.oomText = 0, ""
 	c.emit(Save{t.Record})
 	c.emit(Destroy{t.ID, t.Run, t.phase == ended})
 }
@@ -391,6 +398,7 @@ func (c *Core) begin(t *task) {
 	t.phase, t.dueNs, t.warned, t.terminated, t.note, t.squeezed = starting, 0, false, false, "", ""
 	t.pid, t.StartedWallNs, t.ShimLost, t.Text, t.Passed, t.health = 0, 0, false, "", false, health{}
 	t.Ready, t.readiness = false, readiness{}
+	t.oomKills, t.oomText = 0, ""
 	c.emit(Start{t.Record})
 }
 

@@ -76,6 +76,8 @@ type Failed struct {
 	Run  uint32
 	Op   Op
 	Text string
+	// With OpStart: which way of not starting it was.
+	Way borgpb.ExitReason
 }
 
 // Op names the kinds of effects that may fail and be tried again.

@@ -92,7 +92,7 @@ func (c *Core) portsHeld(ev PortsHeld) {
 		return
 	}
 	if t.Stop != nil || t.Quarantined {
-		c.notStarted(t, ev.Text)
+		c.notStarted(t, ev.Text, borgpb.ExitReason_EXIT_REASON_NOT_STARTED)
 		return
 	}
 	if t.Exit != nil && t.Restarts > 0 {

@@ -72,6 +72,7 @@ type says struct {
 	state         borgpb.AttemptState
 	restarts      uint32
 	failures      uint32
+	oomKills      uint32
 	pid           int64
 	exit          *borgpb.Exit
 	startedWallNs int64
@@ -82,7 +83,7 @@ type says struct {
 
 func (t *task) says(state borgpb.AttemptState) says {
 	var text string
-	for _, s := range [...]string{t.Text, t.note, t.health.text, t.readiness.text, t.updateNote} {
+	for _, s := range [...]string{t.Text, t.note, t.oomText, t.health.text, t.readiness.text, t.updateNote} {
 		switch {
 		case s == "":
 		case text == "":
@@ -92,7 +93,7 @@ func (t *task) says(state borgpb.AttemptState) says {
 		}
 	}
 	return says{
-		state: state, restarts: t.Restarts, failures: t.Failures, pid: t.pid, exit: t.Exit,
+		state: state, restarts: t.Restarts, failures: t.Failures, oomKills: t.oomKills, pid: t.pid, exit: t.Exit,
 		startedWallNs: t.StartedWallNs, text: text, shimLost: t.ShimLost, addr: t.addr,
 	}
 }
@@ -116,6 +117,7 @@ func (t *task) tell(now says) {
 		ShimLost:      now.shimLost,
 		Addr:          now.addr,
 		Failures:      now.failures,
+		OomKills:      now.oomKills,
 		HeldPorts:     heldPortsProto(t.heldPortsIn(now.state)),
 	}
 }
@@ -176,9 +178,19 @@ func appendReport(buf []byte, r *borgpb.TaskReport, version uint64) []byte {
 		buf = append(buf, 0xfe)
 		text(r.GetExit().GetReason())
 	}
+	if e := r.GetExit(); e.GetReasonCode() != 0 || e.GetOomProcess() != "" || e.GetOomBytes() != 0 {
+		buf = append(buf, 0xfb)
+		number(int64(e.GetReasonCode()))
+		text(e.GetOomProcess())
+		number(e.GetOomBytes())
+	}
 	if r.GetFailures() != 0 {
 		buf = append(buf, 0xfd)
 		number(int64(r.GetFailures()))
+	}
+	if r.GetOomKills() != 0 {
+		buf = append(buf, 0xfa)
+		number(int64(r.GetOomKills()))
 	}
 	if ports := r.GetHeldPorts(); len(ports) > 0 {
 		buf = append(buf, 0xfc)

@@ -127,12 +127,6 @@ func socketOwners(pids []int) map[socket]string {
 // holderWords names a process. Its name is the process's own choice: what is not plain
 // text of it is left out.
 func holderWords(comm string, pid int) string {
-	name := strings.Map(func(r rune) rune {
-		if r < ' ' || r > '~' {
-			return -1
-		}
-		return r
-	}, comm)
-	words := fmt.Sprintf("%s (process %d)", name, pid)
+	words := fmt.Sprintf("%s (process %d)", plainName(comm), pid)
 	return words[:min(len(words), maxHolderBytes)]
 }

@@ -2,6 +2,7 @@ package cell
 
 import (
 	"errors"
+	"strings"
 
 	"borg/proto/borgpb"
 )
@@ -10,9 +11,9 @@ import (
 // of its own accord.
 const FormatExitReasons = 10
 
-// formatExitWays is the format from which on it is known in which way a process did not
-// start, or was killed.
-const formatExitWays = 12
+// FormatExitWays is the format from which on it is known in which way a process did not
+// start, or was killed, and which ports others hold.
+const FormatExitWays = 12
 
 // maxExitWay bounds the numbers of the ways of ending.
 const maxExitWay = 1 << 10
@@ -27,7 +28,7 @@ type Exit struct {
 	Reason string
 	// Which way of not starting, or of being killed, it was. Since format 12.
 	Way borgpb.ExitReason
-	// With OOM: the process that the kernel killed first, and the memory that the task held
+	// With OOM: the process that the kernel killed first, and the memory that it held
 	// then; empty and zero when they are not known. Since format 12.
 	OOMProcess string
 	OOMBytes   int64
@@ -113,7 +114,7 @@ func (e *encoder) exitWay(x *Exit) {
 }
 
 func (l *loader) exitWay(d *decoder, p *Copy) error {
-	if l.c.format < formatExitWays || !d.tagged(tagExitWay) {
+	if l.c.format < FormatExitWays || !d.tagged(tagExitWay) {
 		return nil
 	}
 	way, process, bytes := d.uint(), d.str(), d.int()
@@ -130,8 +131,18 @@ func (c *Cell) checkExit(p *Copy) error {
 	if p.exit.why() != "" && c.format < FormatExitReasons {
 		return errors.New("it has a reason of its exit that its format does not know")
 	}
-	if hasExitWay(p.Exit()) && c.format < formatExitWays {
+	if hasExitWay(p.Exit()) && c.format < FormatExitWays {
 		return errors.New("it has a way of ending that its format does not know")
 	}
 	return nil
+}
+
+// kernelKilled begins the words of a borglet (borglet/oomkills.go) on processes of a run that the kernel killed.
+const kernelKilled = "the kernel has killed "
+
+// killsIn is the part of what a borglet says that tells of such processes.
+func killsIn(text string) string {
+	_, after, _ := strings.Cut(text, kernelKilled)
+	words, _, _ := strings.Cut(after, ";")
+	return words
 }

@@ -204,9 +204,11 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 
 	"borg.TaskReport.failures": FormatCrashingServices,
 
+	"borg.TaskReport.oom_kills": FormatExitWays,
+
 	"borg.TaskReport.held_ports": formatHeldPorts, "borg.HeldPort.port": formatHeldPorts, "borg.HeldPort.by": formatHeldPorts, "borg.HeldPort.left_ns": formatHeldPorts,
 
-	"borg.Exit.reason_code": formatExitWays, "borg.Exit.oom_process": formatExitWays, "borg.Exit.oom_bytes": formatExitWays,
+	"borg.Exit.reason_code": FormatExitWays, "borg.Exit.oom_process": FormatExitWays, "borg.Exit.oom_bytes": FormatExitWays,
 }
 
 // decode reads a message of the log. Bytes that are not one, and anything that
@@ -447,7 +449,7 @@ func knownReports(r *borgpb.Reports, format uint32) bool {
 		}
 		for _, t := range m.Tasks {
 			if t.Addr != "" && format < FormatNetworks || t.GetExit().GetReason() != "" && format < FormatExitReasons ||
-				t.Failures != 0 && format < FormatCrashingServices || len(t.HeldPorts) > 0 && format < formatHeldPorts || hasExitWay(t.Exit) && format < formatExitWays {
+				t.Failures != 0 && format < FormatCrashingServices || (len(t.HeldPorts) > 0 || t.OomKills != 0) && format < formatHeldPorts || hasExitWay(t.Exit) && format < FormatExitWays {
 				return false
 			}
 			if unknown(t) || (t.Exit != nil && unknown(t.Exit)) || slices.ContainsFunc(t.HeldPorts, func(h *borgpb.HeldPort) bool { return unknown(h) }) {

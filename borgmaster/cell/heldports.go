@@ -10,7 +10,7 @@ import (
 )
 
 // formatHeldPorts is the format in which ports are left out that others hold.
-const formatHeldPorts = 12
+const formatHeldPorts = FormatExitWays
 
 // heldPort is a port of a machine that a program which is no task of it holds.
 type heldPort struct {

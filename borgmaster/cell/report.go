@@ -164,6 +164,7 @@ func (c *Cell) report(m *Machine, name string, r *borgpb.TaskReport) *borgpb.Ref
 func (c *Cell) hear(p *Copy, r *borgpb.TaskReport) {
 	was := p.state
 	newPid := r.Pid != p.pid
+	killed := r.OomKills != 0 && !newPid && killsIn(p.text) != killsIn(r.Text)
 	restarted := r.Restarts > p.restarts
 	if restarted {
 		c.countFailures(p, r.Restarts-p.restarts)
@@ -195,6 +196,8 @@ func (c *Cell) hear(p *Copy, r *borgpb.TaskReport) {
 	switch {
 	case restarted:
 		kind = borgpb.EventKind_EVENT_KIND_RESTART
+	case to == attemptRunning && killed:
+		kind = borgpb.EventKind_EVENT_KIND_OOM_KILL
 	case to == attemptRunning && (was != attemptRunning || newPid || moved):
 		kind = borgpb.EventKind_EVENT_KIND_START
 	}

@@ -890,7 +890,10 @@ type TaskReport struct {
 	// With LOST: the copy was not started because others hold a port that it was granted.
 	// Those ports first, then others of the machine's range that are held; at most 64. The
 	// cell grants none of them there for ten minutes. Since format 12.
-	HeldPorts     []*HeldPort `protobuf:"bytes,803,rep,name=held_ports,json=heldPorts,proto3" json:"held_ports,omitempty"`
+	HeldPorts []*HeldPort `protobuf:"bytes,803,rep,name=held_ports,json=heldPorts,proto3" json:"held_ports,omitempty"`
+	// Processes of the present run, which goes on, that the kernel killed for want of memory;
+	// rounded down to a power of two. Text says more. Since format 12.
+	OomKills      uint32 `protobuf:"varint,809,opt,name=oom_kills,json=oomKills,proto3" json:"oom_kills,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1014,6 +1017,13 @@ func (x *TaskReport) GetHeldPorts() []*HeldPort {
 		return x.HeldPorts
 	}
 	return nil
+}
+
+func (x *TaskReport) GetOomKills() uint32 {
+	if x != nil {
+		return x.OomKills
+	}
+	return 0
 }
 
 // VolumeStatus is a volume as the cell knows it.
@@ -1221,7 +1231,7 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\x03job\x18\x02 \x01(\tR\x03job\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x17\n" +
 	"\await_ns\x18\x04 \x01(\x03R\x06waitNs\x12\x17\n" +
-	"\x06volume\x18\xa6\x04 \x01(\tR\x06volume\"\xf4\x02\n" +
+	"\x06volume\x18\xa6\x04 \x01(\tR\x06volume\"\x92\x03\n" +
 	"\n" +
 	"TaskReport\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
@@ -1239,7 +1249,8 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\x04addr\x18\xcc\x03 \x01(\tR\x04addr\x12\x1b\n" +
 	"\bfailures\x18\xb0\x04 \x01(\rR\bfailures\x12.\n" +
 	"\n" +
-	"held_ports\x18\xa3\x06 \x03(\v2\x0e.borg.HeldPortR\theldPorts\"\xb7\x02\n" +
+	"held_ports\x18\xa3\x06 \x03(\v2\x0e.borg.HeldPortR\theldPorts\x12\x1c\n" +
+	"\toom_kills\x18\xa9\x06 \x01(\rR\boomKills\"\xb7\x02\n" +
 	"\fVolumeStatus\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x10\n" +
 	"\x03job\x18\x02 \x01(\tR\x03job\x12\x14\n" +

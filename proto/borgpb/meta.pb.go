@@ -823,8 +823,8 @@ type Exit struct {
 	// With oom: the name of the process that the kernel killed first; empty: not known. At
 	// most 64 bytes. Since format 12.
 	OomProcess string `protobuf:"bytes,807,opt,name=oom_process,json=oomProcess,proto3" json:"oom_process,omitempty"`
-	// With oom: the memory that the task held at the kill. Bytes; zero: not known. Since
-	// format 12.
+	// With oom: the memory that this process held when it was killed. Bytes; zero: not known.
+	// Since format 12.
 	OomBytes      int64 `protobuf:"varint,808,opt,name=oom_bytes,json=oomBytes,proto3" json:"oom_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
