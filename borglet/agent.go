@@ -510,8 +510,12 @@ func (a *Agent) do(e Effect, fetchErr error) {
 			err = a.cfg.Runtime.Update(l)
 		}
 		if err == nil {
+			a.tell(e.Record)
 			a.results <- Updated{ID: e.Record.ID, Run: e.Record.Run}
 		}
+	case Tell:
+		a.tell(e.Record)
+		return
 	case Warn:
 		failed.Op, failed.Run = OpWarn, e.Run
 		a.notify(e.ID, e.Notice)
@@ -594,6 +598,7 @@ func (a *Agent) begin(r Record) error {
 	if err := a.papers.unnotify(r.ID); err != nil {
 		return err
 	}
+	a.tell(r)
 	packages, err := a.holdPackages(a.life, r)
 	if err != nil {
 		return err

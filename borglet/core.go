@@ -236,18 +236,19 @@ func (c *Core) want(id ID, d *borgrpc.Desired) {
 			c.quarantine(t)
 		}
 	}
+	c.relabel(t, d)
 	if d.GetSpec() == nil || d.GetQuarantined() {
 		return
 	}
 	switch {
 	case t == nil && len(c.copies) < maxCopies:
-		t = &task{Record: Record{ID: id, Desired: d}, reservedMemBytes: d.GetReservedMemBytes()}
+		t = &task{Record: Record{ID: id, Desired: labelledAs(d, nil)}, reservedMemBytes: d.GetReservedMemBytes()}
 		c.add(t)
 		c.emit(Save{t.Record})
 	case t == nil, t.phase == ended, t.Desired != nil && d.GetVersion() <= t.Desired.GetVersion():
 		return
 	default:
-		t.Desired = d
+		t.Desired = labelledAs(d, t.Desired)
 		if t.phase == running {
 			c.update(t)
 		} else {

@@ -148,6 +148,8 @@ type (
 	}
 	// Update brings the limits of the running process to those of the record.
 	Update struct{ Record Record }
+	// Tell tells the run what its record says of it.
+	Tell struct{ Record Record }
 	// Destroy takes away what a run left outside its directory, and with Ended
 	// what the copy was given.
 	Destroy struct {
@@ -171,6 +173,7 @@ func (e Terminate) Copy() ID { return e.ID }
 func (e Warn) Copy() ID      { return e.ID }
 func (e Kill) Copy() ID      { return e.ID }
 func (e Update) Copy() ID    { return e.Record.ID }
+func (e Tell) Copy() ID      { return e.Record.ID }
 func (e Destroy) Copy() ID   { return e.ID }
 func (e Clear) Copy() ID     { return e.ID }
 func (e Remove) Copy() ID    { return e.ID }

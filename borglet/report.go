@@ -13,7 +13,9 @@ type State struct {
 	Tasks []*borgpb.TaskReport
 	// Versions of the specs held, in the order of Tasks; zero: none is held.
 	Versions []uint64
-	// Hash over both.
+	// Marks of the labels held, in the order of Tasks; zero: none are.
+	LabelMarks []uint64
+	// Hash over all.
 	Hash []byte
 }
 
@@ -23,6 +25,8 @@ func (c *Core) State() State {
 	s := State{
 		Tasks:    make([]*borgpb.TaskReport, 0, len(c.ids)),
 		Versions: make([]uint64, 0, len(c.ids)),
+
+		LabelMarks: make([]uint64, 0, len(c.ids)),
 	}
 	h := sha256.New()
 	for _, id := range c.ids {
@@ -30,9 +34,14 @@ func (c *Core) State() State {
 		report := t.report()
 		version := t.Desired.GetVersion()
 		c.hashBuf = appendReport(c.hashBuf[:0], report, version)
+		mark := t.Desired.GetLabelMark()
+		if mark != 0 {
+			c.hashBuf = binary.AppendUvarint(append(c.hashBuf, 0xf9), mark)
+		}
 		h.Write(c.hashBuf)
 		s.Tasks = append(s.Tasks, report)
 		s.Versions = append(s.Versions, version)
+		s.LabelMarks = append(s.LabelMarks, mark)
 	}
 	s.Hash = h.Sum(nil)
 	return s

@@ -41,6 +41,15 @@ func (l *labelled) change(labels, annotations map[string]string, format uint32) 
 	*l.labels, *l.annotations = labels, annotations
 }
 
+// labelsChanged has the borglets of a job's tasks hear of other labels: they tell the tasks.
+func (c *Cell) labelsChanged(j *Job) {
+	for _, t := range j.rows {
+		if t.cur != nil {
+			t.cur.machine.changes++
+		}
+	}
+}
+
 // Annotations must not be changed.
 func (j *Job) Annotations() map[string]string { return j.annotations }
 
@@ -127,6 +136,9 @@ func (c *Cell) checkSetLabels(o *borgpb.SetLabels) (commit, *borgpb.Refusal) {
 				l.change(labels, annotations, c.format)
 			}
 			c.dirty(l.record)
+			if j, ok := l.record.(*Job); ok {
+				c.labelsChanged(j)
+			}
 			l.event.Reason = clip(strings.TrimSuffix(words, ", "), maxReasonBytes)
 			c.emit(l.event)
 		}

@@ -113,6 +113,7 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 	}
 	return func(res *borgpb.Result) {
 		j.labels, j.annotations = gets.labels, gets.annotations
+		c.labelsChanged(j)
 		j.keep(said)
 		c.dirty(j)
 		if !spec.same(j.latest()) {
