@@ -245,8 +245,6 @@ const (
 	ExitReason_EXIT_REASON_IMAGE ExitReason = 8
 	// A package does not have its digest, or is malformed.
 	ExitReason_EXIT_REASON_PACKAGE ExitReason = 9
-	// The user that the image names is not in it.
-	ExitReason_EXIT_REASON_USER ExitReason = 10
 	// The memory limit is too small to start in.
 	ExitReason_EXIT_REASON_LIMIT_TOO_SMALL ExitReason = 11
 	// The kernel did not start it for another reason; error says which.
@@ -277,7 +275,6 @@ var (
 		7:  "EXIT_REASON_MOUNT",
 		8:  "EXIT_REASON_IMAGE",
 		9:  "EXIT_REASON_PACKAGE",
-		10: "EXIT_REASON_USER",
 		11: "EXIT_REASON_LIMIT_TOO_SMALL",
 		12: "EXIT_REASON_NOT_STARTED",
 		20: "EXIT_REASON_OUT_OF_MEMORY",
@@ -297,7 +294,6 @@ var (
 		"EXIT_REASON_MOUNT":               7,
 		"EXIT_REASON_IMAGE":               8,
 		"EXIT_REASON_PACKAGE":             9,
-		"EXIT_REASON_USER":                10,
 		"EXIT_REASON_LIMIT_TOO_SMALL":     11,
 		"EXIT_REASON_NOT_STARTED":         12,
 		"EXIT_REASON_OUT_OF_MEMORY":       20,
@@ -1075,7 +1071,7 @@ const file_borgpb_meta_proto_rawDesc = "" +
 	"\x18RELATION_LESS_THAN_EQUAL\x10\x05\x12\x1f\n" +
 	"\x1bRELATION_GREATER_THAN_EQUAL\x10\x06\x12\x14\n" +
 	"\x10RELATION_PRESENT\x10\a\x12\x18\n" +
-	"\x14RELATION_NOT_PRESENT\x10\b*\xa0\x04\n" +
+	"\x14RELATION_NOT_PRESENT\x10\b*\x8a\x04\n" +
 	"\n" +
 	"ExitReason\x12\x1b\n" +
 	"\x17EXIT_REASON_UNSPECIFIED\x10\x00\x12\x1f\n" +
@@ -1087,9 +1083,7 @@ const file_borgpb_meta_proto_rawDesc = "" +
 	"\x1dEXIT_REASON_WORKING_DIRECTORY\x10\x06\x12\x15\n" +
 	"\x11EXIT_REASON_MOUNT\x10\a\x12\x15\n" +
 	"\x11EXIT_REASON_IMAGE\x10\b\x12\x17\n" +
-	"\x13EXIT_REASON_PACKAGE\x10\t\x12\x14\n" +
-	"\x10EXIT_REASON_USER\x10\n" +
-	"\x12\x1f\n" +
+	"\x13EXIT_REASON_PACKAGE\x10\t\x12\x1f\n" +
 	"\x1bEXIT_REASON_LIMIT_TOO_SMALL\x10\v\x12\x1b\n" +
 	"\x17EXIT_REASON_NOT_STARTED\x10\f\x12\x1d\n" +
 	"\x19EXIT_REASON_OUT_OF_MEMORY\x10\x14\x12#\n" +
