@@ -11,10 +11,12 @@ VERSION  ?=
 # Tasks run behind a filter of system calls if libseccomp is there.
 TAGS     ?= $(shell pkg-config --exists libseccomp 2>/dev/null && echo seccomp)
 TASKS    ?= 10000
+AGAINST  ?=
+PAIRS    ?= 3
 DURATION ?= $(if $(filter 1,$(SEEDS)),10s,30s)
 
 .DEFAULT_GOAL := build
-.PHONY: help build static demo cell test check lint race chaos soak proto bench fuzz sim sim-disk mutants mutants-real clean
+.PHONY: help build static demo cell test e2e check lint race chaos soak proto bench fuzz sim sim-disk mutants mutants-real clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -45,8 +47,16 @@ demo: build ## a cell of five masters and three borglets: real jobs, killed mast
 cell: build ## the same cell to play with, until Ctrl-C
 	$(BIN)/borgcell run
 
-test: build ## every test; those that need root or cgroups are skipped by name without them
-	BORG_BIN=$(CURDIR)/$(BIN) $(GO) test -tags '$(TAGS)' ./...
+# The longest package is named first, so that it runs beside the others. The program says how far it is, and ends a test that hangs (suite/main.go).
+SUITE := $(GO) run ./suite
+# What starts cells, borglets or other programs of ours as processes, or many cells of the simulator.
+E2E   := ./cmd/borgcell ./cmd/borglet ./cmd/fauxmaster ./deploy ./fauxmaster/sim ./suite
+
+test: ## every test that starts no program of ours; about three minutes on two cores
+	$(SUITE) ./fauxmaster/sim ./... -- -short -tags '$(TAGS)'
+
+e2e: build ## real cells, containers, an installation, each test with its time: make e2e [RUN=Scenario38]; about ten minutes
+	BORG_BIN=$(CURDIR)/$(BIN) $(SUITE) -each $(E2E) -- -p 1 -tags '$(TAGS)' $(if $(RUN),-run '$(RUN)')
 
 lint: ## format, vet, modernisers, staticcheck, go.mod
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not formatted (run gofmt -w):"; gofmt -l $$(git ls-files '*.go'); exit 1; }
@@ -58,8 +68,8 @@ lint: ## format, vet, modernisers, staticcheck, go.mod
 
 check: lint test ## what every commit passes: lint and test
 
-race: build ## every test under the race detector
-	BORG_BIN=$(CURDIR)/$(BIN) $(GO) test -race -tags '$(TAGS)' ./...
+race: build ## every test under the race detector, those of e2e too
+	BORG_BIN=$(CURDIR)/$(BIN) $(SUITE) ./... -- -race -tags '$(TAGS)'
 
 chaos: build ## real cells killed, cut off, filled up, in full size (about 65 minutes); merges bin/bench.json
 	BORG_BIN=$(CURDIR)/$(BIN) BORG_CHAOS=full BORG_FIGURES=$(CURDIR)/$(BIN)/bench.json \
@@ -71,9 +81,10 @@ soak: build ## 10,000 containers started and stopped, their borglet killed 100 t
 proto: ## regenerate the Go beside the .proto files (needs protoc)
 	proto/generate.sh
 
-bench: build ## measure: make bench [BENCH=cell|sched|traces|checkpoint|linkshard|borglet|master|fill|outage|coverage|throughput|million|reads|flood|tls|slow|failover|faux|all]; merges bin/bench.json
+bench: build ## measure: make bench [BENCH=cell|sched|traces|checkpoint|linkshard|borglet|master|fill|outage|coverage|throughput|million|reads|flood|tls|slow|failover|faux|all]; merges bin/bench.json; AGAINST=REV builds that revision, measures both by turns, PAIRS=3 times, and prints the ratios
 	$(GO) build -buildvcs=auto -tags '$(TAGS)' $(GUIDED) -o $(BIN)/ ./cmd/borgmaster
-	BORG_BIN=$(CURDIR)/$(BIN) $(GO) run ./bench -out $(BIN)/bench.json -tags '$(TAGS)' $(BENCH)
+	BORG_BIN=$(CURDIR)/$(BIN) $(GO) run ./bench -out $(BIN)/bench.json -tags '$(TAGS)' \
+		$(if $(AGAINST),-against '$(AGAINST)' -pairs $(PAIRS)) $(BENCH)
 
 # To make an input small that is only interesting may otherwise take all of the time.
 fuzz: ## every fuzz target for FUZZTIME (20s)

@@ -127,6 +127,8 @@ var imports = map[string]struct {
 	"mutant": {nil, []string{"os", "sync", "time"}},
 
 	"cfg": {[]string{"proto/borgpb", "spelling"}, nil},
+	// How fast the machine is at the moment, by a program that does not change.
+	"bench/calibration": {nil, []string{"google.golang.org/grpc"}},
 	// Measured numbers in a file: bench and the simulate command keep them alike.
 	"bench/figures": {nil, []string{"google.golang.org/grpc", "net"}},
 	// What all command lines share: flags, exit codes, errors, logger.
@@ -142,7 +144,7 @@ var imports = map[string]struct {
 }
 
 // mayImportAll are programs; nobody imports them.
-var mayImportAll = []string{"cmd/", "examples/", "bench"}
+var mayImportAll = []string{"cmd/", "examples/", "bench", "suite"}
 
 type goPackage struct {
 	ImportPath string

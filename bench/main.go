@@ -21,6 +21,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"borg/bench/calibration"
 	"borg/bench/figures"
 )
 
@@ -88,14 +89,16 @@ func main() {
 	out := flag.String("out", "bin/bench.json", "file to merge the figures into")
 	tags := flag.String("tags", "", "those of the build that is measured")
 	benchtime := flag.String("benchtime", "3s", "how long each benchmark runs")
+	revision := flag.String("against", "", "also build this revision, measure both by turns, and print the ratios; the figures are not kept")
+	pairs := flag.Int("pairs", 3, "how often both are measured, with -against")
 	flag.Parse()
-	if err := run(flag.Arg(0), *out, *benchtime, *tags); err != nil {
+	if err := run(flag.Arg(0), *out, *benchtime, *tags, *revision, *pairs); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(area, out, benchtime, tags string) error {
+func run(area, out, benchtime, tags, revision string, pairs int) error {
 	of, err := areaOf(area)
 	if err != nil {
 		return err
@@ -107,12 +110,19 @@ func run(area, out, benchtime, tags string) error {
 	if of.skip != "" {
 		bench = append(bench, "-skip", of.skip)
 	}
-	found, err := measure(append(bench, of.packages...))
+	scale, err := calibrate(filepath.Dir(out))
+	if err != nil {
+		return err
+	}
+	if revision != "" {
+		return against(revision, tags, pairs, append(bench, of.packages...))
+	}
+	found, err := measure(tree{}, append(bench, of.packages...))
 	if err != nil {
 		return err
 	}
 	if of.tag != "" {
-		more, err := measure(append(append(bench, "-tags", of.tag), of.packages...))
+		more, err := measure(tree{}, append(append(bench, "-tags", of.tag), of.packages...))
 		if err != nil {
 			return err
 		}
@@ -125,6 +135,7 @@ func run(area, out, benchtime, tags string) error {
 		}
 		found = append(found, more...)
 	}
+	found = append(scale, found...)
 	fmt.Printf("\n%s, %s, commit %s\n", found[0].Machine, found[0].Date, found[0].Commit)
 	print(found, false)
 	if area == "" || area == "all" {
@@ -150,10 +161,31 @@ func printKept(file string, now []figures.Figure) error {
 	return nil
 }
 
-// measure runs benchmarks and returns the figures that they report.
-func measure(args []string) ([]figures.Figure, error) {
+// calibrate measures the machine itself, on the disk of dir, and prints it before
+// anything else is measured.
+func calibrate(dir string) ([]figures.Figure, error) {
+	r, err := calibration.Measure(dir)
+	if err != nil {
+		return nil, err
+	}
+	scale := []figures.Figure{
+		figures.New("calibration.hash_mib_per_s", r.HashMiBPerS), figures.New("calibration.gathers_per_s", r.GathersPerS),
+		figures.New("calibration.sync_ms", r.SyncMs), figures.New("calibration.call_us", r.CallUs),
+	}
+	fmt.Printf("this machine now: %.0f MiB/s hashed, %.1f million random reads a second, %.2f ms a synced write, %.1f us a call over loopback\n",
+		r.HashMiBPerS, r.GathersPerS/1e6, r.SyncMs, r.CallUs)
+	return scale, nil
+}
+
+// measure runs benchmarks of a tree and returns the figures that they report. The
+// zero tree is the present one.
+func measure(of tree, args []string) ([]figures.Figure, error) {
 	fmt.Println("$ go", strings.Join(args, " "))
 	cmd := exec.Command("go", args...)
+	cmd.Dir = of.dir
+	if of.bin != "" {
+		cmd.Env = append(os.Environ(), "BORG_BIN="+of.bin)
+	}
 	cmd.Stderr = os.Stderr
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {

@@ -37,3 +37,18 @@ func TestFailOverIsReadFromItsTest(t *testing.T) {
 		t.Errorf("figures = %+v", got)
 	}
 }
+
+func TestRatiosAreOfPairs(t *testing.T) {
+	got := ratios([]map[string][2]float64{
+		{"cell.ops_per_s": {200, 100}, "gone.s": {0, 3}},
+		{"cell.ops_per_s": {90, 100}, "cell.bytes": {8, 16}},
+		{"cell.ops_per_s": {110, 100}},
+	})
+	if len(got) != 2 || got[0].name != "cell.bytes" || !slices.Equal(got[0].pairs, []float64{0.5}) ||
+		!slices.Equal(got[1].pairs, []float64{2, 0.9, 1.1}) {
+		t.Fatalf("ratios = %+v", got)
+	}
+	if m := got[1].median(); m != 1.1 {
+		t.Errorf("the median of %v is %v, want 1.1", got[1].pairs, m)
+	}
+}

@@ -22,7 +22,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds waits for what must come.
-const patience = 30 * time.Second
+const patience = 5 * time.Minute
 
 // agentUnderTest is an Agent over a Fake, and the server before it.
 type agentUnderTest struct {

@@ -227,7 +227,7 @@ func (tc *testCell) tasksAt(replica int, owner, name string) []*borgpb.Task {
 // until waits for something to come true.
 func until(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !f(); {
+	for deadline := time.Now().Add(5 * time.Minute); !f(); {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain until %s", what)
 		}

@@ -3,9 +3,14 @@ package borgmaster
 import (
 	"context"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"borg/borgmaster/cell"
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
+	"borg/proto/door"
 )
 
 // maxBreaches is how many objects are listed that break a label policy.
@@ -14,6 +19,10 @@ const maxBreaches = 1_000
 // GetLabelPolicy tells which rules hold for labels, and who breaks them or others.
 func (a *masterAPI) GetLabelPolicy(ctx context.Context, req *borgrpc.GetLabelPolicyRequest) (*borgrpc.GetLabelPolicyResponse, error) {
 	judge := req.GetPolicy()
+	// The check lists objects of all users.
+	if caller := door.Caller(ctx); caller.Role == identity.Task && (req.GetCheck() || judge != nil) {
+		return nil, status.Errorf(codes.PermissionDenied, "you are %s: a task may read the label policy; only a user may check all objects against it", caller.Words())
+	}
 	if r := cell.CheckLabelPolicy(judge); r != nil {
 		return nil, refusalError(r)
 	}

@@ -57,7 +57,14 @@ func TestListsArePaged(t *testing.T) {
 		}
 		return names, resp.GetNextAfter(), err
 	})
-	pages("dead tasks", []string{"j3/0", "j3/1", "j3/2"}, func(after string) (names []string, next string, err error) {
+	// Those that wait, and those that are dead.
+	var all []string
+	for j := range 7 {
+		for i := range 3 {
+			all = append(all, fmt.Sprintf("j%d/%d", j, i))
+		}
+	}
+	pages("all tasks", all, func(after string) (names []string, next string, err error) {
 		resp, err := c.ListTasks(t.Context(), &borgrpc.ListTasksRequest{After: after, Limit: 2})
 		for _, j := range resp.GetTasks() {
 			names = append(names, fmt.Sprint(j.Meta.Name, "/", j.Index))

@@ -11,12 +11,16 @@ import (
 
 // ListQuotas tells what users may ask for at one time, and what they do.
 func (a *masterAPI) ListQuotas(ctx context.Context, req *borgrpc.ListQuotasRequest) (*borgrpc.ListQuotasResponse, error) {
+	user, err := ownUser(ctx, req.GetUser(), "quotas")
+	if err != nil {
+		return nil, err
+	}
 	if err := a.m.readIndex(ctx); err != nil {
 		return nil, err
 	}
 	resp := &borgrpc.ListQuotasResponse{}
-	err := a.m.viewMuch(ctx, func(c *cell.Cell) error {
-		listQuotas(c, req.User, resp)
+	err = a.m.viewMuch(ctx, func(c *cell.Cell) error {
+		listQuotas(c, user, resp)
 		return nil
 	})
 	if err != nil {

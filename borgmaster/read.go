@@ -46,15 +46,28 @@ func (m *Master) fresh(ctx context.Context, mode borgrpc.ReadMode) error {
 	return m.readIndex(ctx)
 }
 
+// ownUser returns whose objects a caller asks for. A task may look at those of its
+// own user alone, which are meant where it names nobody; ListTasks shows it where
+// tasks of others run. kind is of what, such as "jobs".
+func ownUser(ctx context.Context, user, kind string) (string, error) {
+	caller := door.Caller(ctx)
+	if caller.Role != identity.Task || caller.User() == user {
+		return user, nil
+	}
+	if user == "" {
+		return caller.User(), nil
+	}
+	return "", status.Errorf(codes.PermissionDenied, "you are %s: a task may look at %s of its own user, not at those of %s; where tasks of others run, ListTasks tells", caller.Words(), kind, user)
+}
+
 func (a *masterAPI) GetJob(ctx context.Context, req *borgrpc.GetJobRequest) (*borgrpc.GetJobResponse, error) {
 	if err := a.m.fresh(ctx, req.GetMode()); err != nil {
 		return nil, err
 	}
 	key := cell.JobKey{User: req.GetUser(), Name: req.GetName()}
 	resp := &borgrpc.GetJobResponse{}
-	// A task looks at what is its user's; of others it sees where tasks run.
-	if caller := door.Caller(ctx); caller.Role == identity.Task && caller.User() != key.User {
-		return nil, status.Errorf(codes.PermissionDenied, "you are %s: a task may look at jobs of its own user, not at %s; where tasks of others run, ListTasks tells", caller.Words(), key)
+	if _, err := ownUser(ctx, key.User, "jobs"); err != nil {
+		return nil, err
 	}
 	a.m.cfg.Log.View(func(c *cell.Cell) {
 		resp.Index = c.Index()
@@ -88,7 +101,11 @@ func (a *masterAPI) ListJobs(ctx context.Context, req *borgrpc.ListJobsRequest) 
 	if err := a.m.fresh(ctx, req.GetMode()); err != nil {
 		return nil, err
 	}
-	after, err := keyAfter(req.GetAfter(), req.GetUser())
+	user, err := ownUser(ctx, req.GetUser(), "jobs")
+	if err != nil {
+		return nil, err
+	}
+	after, err := keyAfter(req.GetAfter(), user)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +120,7 @@ func (a *masterAPI) ListJobs(ctx context.Context, req *borgrpc.ListJobsRequest) 
 				}
 				return nil
 			}
-			if after = j.Key(); req.GetUser() != "" && after.User != req.GetUser() {
+			if after = j.Key(); user != "" && after.User != user {
 				break
 			}
 			if (req.GetDead() || j.State() != borgpb.State_STATE_DEAD) && pick.Matches(j.Labels()) {
@@ -321,8 +338,7 @@ func (q *taskQuery) wants(t *cell.Task, index uint32) bool {
 	if q.req.GetMachine() != "" {
 		return t.Current() != nil && t.Current().Machine().Name() == q.req.GetMachine() || q.req.GetAttempts() && pastOn(t, q.req.GetMachine())
 	}
-	// Without a job: only what has been placed or is dead.
-	return q.req.GetName() != "" || t.Attempt() > 0 || t.State() == borgpb.State_STATE_DEAD
+	return true
 }
 
 func pastOn(t *cell.Task, machine string) bool {
@@ -355,12 +371,16 @@ func (a *masterAPI) listAllocSets(ctx context.Context, req *borgrpc.ListAllocsRe
 	if err := a.m.fresh(ctx, req.GetMode()); err != nil {
 		return nil, err
 	}
+	user, err := ownUser(ctx, req.GetUser(), "alloc sets")
+	if err != nil {
+		return nil, err
+	}
 	resp := &borgrpc.ListAllocsResponse{}
-	key := cell.JobKey{User: req.GetUser(), Name: req.GetName()}
+	key := cell.JobKey{User: user, Name: req.GetName()}
 	if key.Name != "" {
 		return resp, a.m.listAllocs(ctx, key, req, resp)
 	}
-	after, err := keyAfter(req.GetAfter(), req.GetUser())
+	after, err := keyAfter(req.GetAfter(), user)
 	if err != nil {
 		return nil, err
 	}

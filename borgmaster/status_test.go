@@ -73,14 +73,14 @@ func TestStatusOfEachReplica(t *testing.T) {
 		return tc.shown(2).section(t, "this_replica")["elected_replica"] == 1.0 && tc.shown(3).section(t, "link_shard")["replicas_that_share"] != nil
 	})
 	elected := tc.shown(1)
-	if f := elected.section(t, "this_replica"); f["role"] != "elected" || f["ready"] != true || f["elected_replica"] != 1.0 {
+	if f := elected.section(t, "this_replica"); f["role"] != "elected" || f["takes_changes"] != true || f["elected_replica"] != 1.0 {
 		t.Errorf("the elected replica says %v", f)
 	}
 	if elected.Verdict.Mood != "bad" || !elected.found("bad", "No scheduler follows") || !elected.found("warn", "2 tasks of production") {
 		t.Errorf("without a scheduler its verdict is %+v", elected.Verdict)
 	}
 	follower := tc.shown(2)
-	if f := follower.section(t, "this_replica"); f["role"] != "follower" || f["ready"] != false {
+	if f := follower.section(t, "this_replica"); f["role"] != "follower" || f["takes_changes"] != false {
 		t.Errorf("a follower says %v", f)
 	}
 	if follower.Title != "replica 2 of cell test" || follower.Numbers["tasks_pending"] != 2.0 || follower.Numbers["elected_replica"] != 1.0 {

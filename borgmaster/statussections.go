@@ -24,7 +24,7 @@ func (l *look) replica() pages.Section {
 		{Name: "elected replica", Value: elected},
 		{Name: "elected since", Value: pages.At(m.electedSince())},
 		{Name: "term", Value: pages.Number(l.state.Term)},
-		{Name: "ready", Value: pages.Yes(l.state.Ready)},
+		{Name: "takes changes", Value: l.takesChanges()},
 		{Name: "address", Value: pages.Text(l.member().GetAddr())},
 		{Name: "build", Value: pages.Text(m.cfg.Build)},
 		{Name: "cell id", Value: pages.Text(m.cellID)},
@@ -34,6 +34,19 @@ func (l *look) replica() pages.Section {
 		{Name: "scheduler follows", Value: pages.Yes(m.schedulerConnected())},
 		{Name: "admins granted", Value: pages.Number(t.admins)},
 	}}
+}
+
+// takesChanges reports whether changes are decided here. Those that reach a
+// follower are passed to the elected replica, which is no fault of the follower.
+func (l *look) takesChanges() pages.Value {
+	v := pages.Yes(l.state.Ready)
+	switch {
+	case l.elected() && !l.state.Ready:
+		v.Text = "not yet: it has just been elected"
+	case !l.elected() && l.state.Elected != 0:
+		v.Text = fmt.Sprintf("passes them to replica %d", l.state.Elected)
+	}
+	return v
 }
 
 // certificates are this replica's own, and the keys by which the cell believes others.

@@ -31,6 +31,9 @@ func (a *masterAPI) Why(ctx context.Context, req *borgrpc.WhyRequest) (*borgrpc.
 }
 
 func (m *Master) why(ctx context.Context, req *borgrpc.WhyRequest) (*borgrpc.WhyResponse, error) {
+	if _, err := ownUser(ctx, req.GetUser(), "jobs"); err != nil {
+		return nil, err
+	}
 	if err := m.readIndex(ctx); err != nil {
 		return nil, err
 	}

@@ -177,6 +177,9 @@ func TestFlagsFiles(t *testing.T) {
 // programs is a directory with the programs: $BORG_BIN, or built now.
 func programs(t *testing.T) string {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("builds and starts the programs: make e2e")
+	}
 	if dir := os.Getenv("BORG_BIN"); dir != "" {
 		return dir
 	}

@@ -25,7 +25,7 @@ const (
 
 	realPlugins = "/usr/lib/cni"
 	key         = "1-2-0.0.1"
-	patience    = 30 * time.Second
+	patience    = 5 * time.Minute
 )
 
 // gatedBridge is the plugin bridge, real but for gates: it waits before and after its work

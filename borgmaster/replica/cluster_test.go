@@ -216,7 +216,7 @@ func (tc *testCell) crash(id uint64) {
 // wait waits until ok, which a machine that is very busy may take long to be.
 func (tc *testCell) wait(what string, ok func() bool) {
 	tc.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(5 * time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
 			for id, r := range tc.running {

@@ -107,7 +107,7 @@ func (wc *wireCell) stop(id uint64) error {
 
 func (wc *wireCell) wait(what string, ok func() bool) {
 	wc.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(5 * time.Minute); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			wc.t.Fatalf("%s: not after 30 s", what)
 		}

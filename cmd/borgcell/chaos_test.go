@@ -24,10 +24,10 @@ import (
 	"borg/proto/borgrpc"
 )
 
-// The tests in chaos_*_test.go start the real programs and kill them. Plain
-// `go test` does it in a small size; BORG_CHAOS=full in the size that the
-// promises are made for. BORG_BIN names a directory of programs to use instead
-// of building them.
+// The tests in chaos_*_test.go start the real programs and kill them. `make e2e`
+// runs them in a small size, `make chaos` (BORG_CHAOS=full) in the size that the
+// promises are made for, and `make test` (-short) skips them. BORG_BIN names a
+// directory of programs to use instead of building them.
 
 // size is small in plain tests and full with BORG_CHAOS=full.
 func size(small, full int) int {
@@ -72,9 +72,18 @@ func TestMain(m *testing.M) {
 	}))
 }
 
+// realProcesses skips a test that starts the programs in a short run.
+func realProcesses(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts real processes: make e2e")
+	}
+}
+
 // programsDir returns a directory with the programs.
 func programsDir(t testing.TB) string {
 	t.Helper()
+	realProcesses(t)
 	builds.once.Do(func() {
 		if builds.dir = os.Getenv("BORG_BIN"); builds.dir != "" {
 			return
@@ -106,6 +115,7 @@ const portsEach = 400
 // each has the machine to itself, so that its figures are its own.
 func alongside(t *testing.T) {
 	t.Helper()
+	realProcesses(t)
 	if size(1, 0) == 1 {
 		t.Parallel()
 	}

@@ -24,6 +24,7 @@ const ownNetVariable = "BORGCELL_TEST_OWN_NET"
 // loopback device, and returns false; there it returns true.
 func inOwnNetwork(t *testing.T) bool {
 	t.Helper()
+	realProcesses(t)
 	if os.Getenv(ownNetVariable) != "" {
 		return true
 	}

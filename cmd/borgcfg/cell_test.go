@@ -173,7 +173,7 @@ func (c *testCell) start(replicas int, id string) error {
 // ripens waits until each master has the cell in the format of this build and with its first
 // admin, so that no script depends on how soon that is.
 func (c *testCell) ripens() error {
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(5 * time.Minute)
 	for i := range c.addrs {
 		for ripe := false; !ripe; time.Sleep(time.Millisecond) {
 			var format uint32

@@ -71,6 +71,18 @@ func cronVerdict(j *borgpb.Job, name string) string {
 	return fmt.Sprintf("Scheduled: %s; next slot: %s", when, slotText(k.NextSlotWallNs, zone))
 }
 
+// cronState is the state of a cron job, which has no tasks of its own: those are
+// its runs'.
+func cronState(st *borgpb.JobStatus) cell {
+	switch {
+	case st.GetState() == borgpb.State_STATE_DEAD:
+		return stateCell(st.GetState())
+	case st.GetCron().GetSuspended():
+		return cell{"suspended", plainStyle}
+	}
+	return cell{"scheduled", plainStyle}
+}
+
 func cronZone(j *borgpb.Job) string { return orWord(j.GetSpec().GetCron().GetTimeZone(), "UTC") }
 
 // cronTable prints what became of the slots of a cron job; it has no tasks of its own.

@@ -171,8 +171,12 @@ func (s *session) jobTable(jobs []*borgpb.Job) error {
 	t.head(head...)
 	for _, j := range append(live, dead...) {
 		st := j.GetStatus()
-		row := []any{s.short(j.GetMeta().GetUser(), j.GetMeta().GetName()), word(j.GetSpec().GetKind()), cfg.BandOf(j.GetSpec().GetPriority()),
-			stateCell(st.GetState()), numTasks(j), st.GetStarted(), st.GetPending(), st.GetDead(), st.GetFinished(), ago(s.now(), st.GetChangedWallNs())}
+		row := []any{s.short(j.GetMeta().GetUser(), j.GetMeta().GetName()), word(j.GetSpec().GetKind()), cfg.BandOf(j.GetSpec().GetPriority())}
+		if st.GetCron() != nil {
+			row = append(row, cronState(st), "-", "-", "-", "-", "-", ago(s.now(), st.GetChangedWallNs()))
+		} else {
+			row = append(row, stateCell(st.GetState()), numTasks(j), st.GetStarted(), st.GetPending(), st.GetDead(), st.GetFinished(), ago(s.now(), st.GetChangedWallNs()))
+		}
 		if s.out.wide() {
 			row = append(row, j.GetSpec().GetPriority(), j.GetMeta().GetVersion(), j.GetMeta().GetUid(), st.GetReason())
 		}

@@ -93,6 +93,9 @@ func (b *syncBuffer) String() string {
 // newMachine starts a borglet, and sweeps what it left when the test ends.
 func newMachine(t testing.TB, runtime string, flags ...string) *machine {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("starts a borglet and its tasks: make e2e")
+	}
 	if runtime == "container" && os.Getuid() != 0 {
 		t.Skip("containers need root")
 	}

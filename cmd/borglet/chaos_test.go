@@ -18,9 +18,6 @@ import (
 // TestAdoptHundred: a hundred tasks are found again by the next borglet, all
 // of them, with the same processes; each costs a shim of at most 2 MiB.
 func TestAdoptHundred(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a hundred containers")
-	}
 	m := newMachine(t, "container")
 	const n = 100
 	var ids []*borgrpc.CopyID
@@ -58,9 +55,6 @@ func TestAdoptHundred(t *testing.T) {
 // TestTwoHundredAtOnce: as many tasks are ordered by one poll, and each starts at the
 // first try.
 func TestTwoHundredAtOnce(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts two hundred containers")
-	}
 	m := newMachine(t, "container")
 	var ids []*borgrpc.CopyID
 	for i := range 200 {

@@ -24,6 +24,9 @@ import (
 // programs returns a directory with all programs; BORG_BIN names one.
 func programs(t *testing.T) string {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("starts real processes: make e2e")
+	}
 	if dir := os.Getenv("BORG_BIN"); dir != "" {
 		return dir
 	}
@@ -141,16 +144,13 @@ job(
 // TestOpenARealCell takes a checkpoint of a real cell that runs a job, opens it when
 // the cell is gone, and drives it on with borgcfg as if it were still there.
 func TestOpenARealCell(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs a real cell")
-	}
+	bin := programs(t)
 	// Not t.TempDir: its paths are too long for sockets.
 	dir, err := os.MkdirTemp("", "faux-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	bin := programs(t)
 	// Temporary files of all that is started lie here, so that what stays behind is
 	// seen.
 	temporary := filepath.Join(dir, "tmp")

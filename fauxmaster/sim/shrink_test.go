@@ -11,6 +11,9 @@ import (
 // TestShrink plants a violation into real runs: a run fails once faults 1 and 3
 // have both come while client 2 was there. Of all the rest nothing stays.
 func TestShrink(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs a cell dozens of times: make e2e")
+	}
 	planted := func(cfg Config) Result {
 		r := Run(cfg)
 		came := func(i int) bool { return i < len(r.Faults) && !strings.HasSuffix(r.Faults[i], "left out") }

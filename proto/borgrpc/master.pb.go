@@ -1053,8 +1053,7 @@ func (x *ListJobsResponse) GetNextAfter() string {
 // ListTasksRequest says which tasks; all that is given must hold.
 type ListTasksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Owner. Empty, and name too: all tasks that have been placed or are dead;
-	// see also machine.
+	// Owner. Empty, and name too: all tasks; see also machine.
 	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
 	// Name of the job; empty: all of the owner's.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`

@@ -128,7 +128,7 @@ func (rc *realCell) run(do func(context.Context) error, stop func()) (end func()
 
 func (rc *realCell) until(what string, ok func() bool) {
 	rc.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(5 * time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			rc.t.Fatalf("waited in vain until %s", what)
 		}

@@ -225,7 +225,7 @@ func TestRefusalsAreReadable(t *testing.T) {
 		}
 	}
 	// The client may hear of it before the server has said it.
-	for deadline := time.Now().Add(30 * time.Second); said.String() == "" && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(5 * time.Minute); said.String() == "" && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 	for _, want := range []string{"connection refused", "spiffe://test/master/1", "was not issued by the authority of cell test"} {
@@ -346,7 +346,7 @@ func TestRevokedConnectionsAreClosed(t *testing.T) {
 	revoked.Store(true)
 	select {
 	case <-alice:
-	case <-time.After(30 * time.Second):
+	case <-time.After(5 * time.Minute):
 		t.Error("a connection of somebody who was revoked stays open")
 	}
 	select {
@@ -369,7 +369,7 @@ func TestNoSessionIsResumed(t *testing.T) {
 			t.Fatal(err)
 		}
 		// A ticket would come with what is read first.
-		_ = conn.SetReadDeadline(time.Now().Add(time.Second))
+		_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 		if _, err := conn.Read(make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}

@@ -35,7 +35,7 @@ func TestManyBehindOneListener(t *testing.T) {
 		{"127.64.0.3", "m1", "handshake failed"},
 	} {
 		conn := dial(t, net.JoinHostPort(c.host, port), source(t, identity.Master, "1"), name(identity.Borglet, c.want))
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		_, err := borgrpc.NewBorgletServiceClient(conn).Describe(ctx, &borgrpc.DescribeRequest{})
 		cancel()
 		if c.why == "" && err != nil || c.why != "" && (err == nil || !strings.Contains(err.Error(), c.why)) {

@@ -279,7 +279,7 @@ func (m *matrix) outcome(addr string, c *identity.Credential, call protoreflect.
 
 func (m *matrix) outcomeOn(ctx context.Context, conn *grpc.ClientConn, call protoreflect.MethodDescriptor, req func() proto.Message) heard {
 	m.t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	desc := &grpc.StreamDesc{StreamName: string(call.Name()), ServerStreams: call.IsStreamingServer(), ClientStreams: call.IsStreamingClient()}
 	kind, err := protoregistry.GlobalTypes.FindMessageByName(call.Output().FullName())

@@ -85,7 +85,7 @@ func TestWhoWaitsForTheOtherEndHasNoTurn(t *testing.T) {
 		}()
 	}
 	for _, c := range silent {
-		for deadline := time.Now().Add(time.Minute); c.waiting.Load() == 0; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(5 * time.Minute); c.waiting.Load() == 0; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatal("a handshake waits for its turn while all others wait for their other ends")
 			}

@@ -54,7 +54,7 @@ func start(t *testing.T, cfg process.Config) (stop func()) {
 // program does not hang the test.
 func eventually(t *testing.T, what string, yes func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(5 * time.Minute)
 	for !yes() {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain: %s", what)
@@ -232,7 +232,7 @@ func TestExplain(t *testing.T) {
 	defer conn.Close()
 	client := borgrpc.NewSchedulerServiceClient(conn)
 	ask := func(index uint32, minIndex uint64) (*borgrpc.WhyResponse, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		defer cancel()
 		resp, err := client.Explain(ctx, &borgrpc.ExplainRequest{User: "ann", Name: "big", Index: index, MinIndex: minIndex})
 		return resp.GetWhy(), err
