@@ -13,6 +13,9 @@ import (
 // TestTwoBorglets: two borglets of one machine, of different cells, leave each other's
 // tasks the ports that these were granted, and close only what their own were not.
 func TestTwoBorglets(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts two borglets and their tasks: make e2e")
+	}
 	peer, inside := inOwnNetwork(t, "nft")
 	if !inside {
 		return
