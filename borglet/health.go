@@ -81,7 +81,7 @@ func filledIn(h *borgpb.HealthCheck, spec *borgpb.TaskSpec) *borgpb.HealthCheck 
 	return &borgpb.HealthCheck{
 		HttpPath: h.HttpPath, Port: h.Port, Command: h.Command,
 		PeriodNs:     max(cmp.Or(h.PeriodNs, defaultCheckPeriodNs), minCheckPeriodNs),
-		TimeoutNs:    cmp.Or(h.TimeoutNs, defaultCheckTimeoutNs),
+		TimeoutNs:    min(cmp.Or(h.TimeoutNs, defaultCheckTimeoutNs), maxCheckTimeoutNs),
 		Failures:     cmp.Or(h.Failures, defaultCheckFailures),
 		StartGraceNs: h.StartGraceNs,
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"runtime"
 	"slices"
@@ -24,6 +25,12 @@ const (
 	// maxChecks bounds how many checks by network are under way at once; others wait.
 	// Those by command start processes, of which there are two for each processor.
 	maxChecks = 64
+	// maxChecksOfUser bounds those of the tasks of one user, so that checks which hang
+	// keep those of others waiting no longer.
+	maxChecksOfUser = 16
+	// maxCheckTimeoutNs is how long one check may take, whatever its spec says; the cell
+	// refuses a longer one.
+	maxCheckTimeoutNs = int64(time.Minute)
 	// maxCheckBytes bounds what is read of the answer to a check.
 	maxCheckBytes = 4 << 10
 	// maxCheckToldBytes bounds what is told of what a failing check says.
@@ -39,8 +46,62 @@ type prober struct {
 	runtime Runtime
 	http    *http.Client
 	// Guard network and commands.
-	network, commands chan struct{}
+	network, commands slots
 	wg                sync.WaitGroup
+}
+
+// slots are places for checks under way: so many in all, and so many of one user.
+type slots struct {
+	all    chan struct{}
+	ofUser int
+
+	mu *sync.Mutex
+	// Places of each user who has a check under way or waits for one; guarded by mu.
+	users map[string]*userSlots
+}
+
+type userSlots struct {
+	places chan struct{}
+	// Checks that have a place or wait for one.
+	interested int
+}
+
+func newSlots(all, ofUser int) slots {
+	return slots{all: make(chan struct{}, all), ofUser: ofUser, mu: new(sync.Mutex), users: make(map[string]*userSlots)}
+}
+
+// enter waits for a place: first among those of the user, so that whoever has many
+// checks waits behind his own. It reports whether there is one before ctx ends.
+func (s slots) enter(ctx context.Context, user string) (leave func(), ok bool) {
+	s.mu.Lock()
+	u := s.users[user]
+	if u == nil {
+		u = &userSlots{places: make(chan struct{}, s.ofUser)}
+		s.users[user] = u
+	}
+	u.interested++
+	s.mu.Unlock()
+	lost := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if u.interested--; u.interested == 0 {
+			delete(s.users, user)
+		}
+	}
+	select {
+	case u.places <- struct{}{}:
+	case <-ctx.Done():
+		lost()
+		return nil, false
+	}
+	select {
+	case s.all <- struct{}{}:
+	case <-ctx.Done():
+		<-u.places
+		lost()
+		return nil, false
+	}
+	return func() { <-s.all; <-u.places; lost() }, true
 }
 
 func newProber(r Runtime) *prober {
@@ -53,8 +114,9 @@ func newProber(r Runtime) *prober {
 			// Where a task sends others is for them to go.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
-		network:  make(chan struct{}, maxChecks),
-		commands: make(chan struct{}, 2*runtime.NumCPU()),
+		network: newSlots(maxChecks, maxChecksOfUser),
+		// One user has half of them: what hangs hangs for a minute at most.
+		commands: newSlots(2*runtime.NumCPU(), runtime.NumCPU()),
 	}
 }
 
@@ -69,12 +131,11 @@ func (p *prober) check(ctx context.Context, e Check, dir string) error {
 	if len(h.GetCommand()) > 0 {
 		slots = p.commands
 	}
-	select {
-	case slots <- struct{}{}:
-	case <-ctx.Done():
+	leave, ok := slots.enter(ctx, r.Desired.GetUser())
+	if !ok {
 		return errUndecided
 	}
-	defer func() { <-slots }()
+	defer leave()
 	within, cancel := context.WithTimeout(ctx, time.Duration(h.GetTimeoutNs()))
 	defer cancel()
 	var err error
@@ -109,7 +170,11 @@ func (p *prober) dial(ctx context.Context, h *borgpb.HealthCheck, names []string
 		}
 		return conn.Close()
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+h.GetHttpPath(), nil)
+	page, err := pageAt(addr, h.GetHttpPath())
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, page.String(), nil)
 	if err != nil {
 		return fmt.Errorf("GET %s: %w", h.GetHttpPath(), err)
 	}
@@ -125,6 +190,17 @@ func (p *prober) dial(ctx context.Context, h *borgpb.HealthCheck, names []string
 		return fmt.Errorf("GET %s of port %s: %s%s", h.GetHttpPath(), names[i], resp.Status, told(text))
 	}
 	return nil
+}
+
+// pageAt is the URL of a path at an address. The path is the owner's text: nothing in
+// it can name another host or port.
+func pageAt(addr, path string) (*url.URL, error) {
+	u, err := url.ParseRequestURI(path)
+	if err != nil || !strings.HasPrefix(path, "/") {
+		return nil, fmt.Errorf("GET %q: the path of a check begins with / and has no blanks", path)
+	}
+	u.Scheme, u.Host, u.User = "http", addr, nil
+	return u, nil
 }
 
 // plain is the cause of an error of the network, without addresses, which would differ

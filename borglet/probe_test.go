@@ -131,3 +131,35 @@ func TestChecksGoOn(t *testing.T) {
 		return r.GetTasks()[0].GetText() == "" && r.GetTasks()[0].GetRestarts() > 0 && r.GetTasks()[0].GetExit().GetSignal() == 15
 	})
 }
+
+// TestChecksOfOneUserKeepNobodyWaiting has one user fill all places that he may have with
+// checks that hang: his next one waits, and that of another user is made.
+func TestChecksOfOneUserKeepNobodyWaiting(t *testing.T) {
+	s := newSlots(4, 2)
+	var leave []func()
+	for range 2 {
+		l, ok := s.enter(t.Context(), "mallory")
+		if !ok {
+			t.Fatal("there is no place")
+		}
+		leave = append(leave, l)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	// A place that is free may be taken although the wait has ended.
+	for range 100 {
+		if _, ok := s.enter(ended, "mallory"); ok {
+			t.Fatal("a third place is given to one user")
+		}
+	}
+	l, ok := s.enter(t.Context(), "alice")
+	if !ok {
+		t.Fatal("another user has no place")
+	}
+	for _, f := range append(leave, l) {
+		f()
+	}
+	if len(s.users) != 0 || len(s.all) != 0 {
+		t.Errorf("when all have ended, %d users and %d places are counted", len(s.users), len(s.all))
+	}
+}

@@ -266,6 +266,7 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 		*borgpb.Op_Grant, *borgpb.Op_Revoke, *borgpb.Op_AddToken, *borgpb.Op_BanPackage, *borgpb.Op_UnbanPackage,
 		*borgpb.Op_EndHold, *borgpb.Op_DeclareLost, *borgpb.Op_SetLabelPolicy,
 		*borgpb.Op_SetQuota, *borgpb.Op_DeleteQuota, *borgpb.Op_SetQuotaPolicy, *borgpb.Op_SetTaskLimits,
+		*borgpb.Op_SetStateBudget,
 		*borgpb.Op_SetPreemptionPolicy:
 		if isAdmin {
 			return nil

@@ -135,6 +135,10 @@ var ops = map[protoreflect.Name]func(o *owners, n int) *borgpb.Op{
 	"set_task_limits": func(_ *owners, n int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_SetTaskLimits{SetTaskLimits: &borgpb.SetTaskLimits{User: fmt.Sprint("user-", n), Max: &borgpb.Resources{CpuMilli: 1}}}}
 	},
+	"set_state_budget": func(_ *owners, n int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_SetStateBudget{SetStateBudget: &borgpb.SetStateBudget{User: fmt.Sprint("user-", n),
+			Amounts: []*borgpb.StateAmount{{Measure: borgpb.StateMeasure_STATE_MEASURE_TASKS, Amount: 1}}}}}
+	},
 	// The cell was not restored, and says so to who may ask.
 	"hear_machines": func(o *owners, n int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_HearMachines{HearMachines: &borgpb.HearMachines{Machines: []*borgpb.HeardMachine{{Machine: o.machine(n)}}}}}

@@ -54,12 +54,40 @@ func listQuotas(c *cell.Cell, user string, resp *borgrpc.ListQuotasResponse) {
 			})
 		}
 	}
+	listShares(c, user, resp)
 	for _, band := range cell.Bands {
 		if band != borgpb.Band_BAND_MONITORING {
 			resp.Sold = append(resp.Sold, &borgrpc.SoldBand{
 				Band: band, OversellMilli: c.Oversell(band), Sold: c.SoldOf(band).Proto(), Cell: c.QuotaCapacity().Proto(),
 			})
 		}
+	}
+}
+
+// listShares tells what a user, or each of them, holds of the replicated state, and the
+// cell as a whole.
+func listShares(c *cell.Cell, user string, resp *borgrpc.ListQuotasResponse) {
+	users := []string{user}
+	if user == "" {
+		users = c.StateUsers()
+	}
+	for _, one := range users {
+		share, used := &borgrpc.StateShare{User: one}, c.StateUseOf(one)
+		for _, m := range cell.Measures {
+			// A list of all users says who holds much: the answer has a bound.
+			if n, most := used[m], c.StateBudget(one, m); user != "" || n*100 >= most || c.HasStateBudget(one, m) {
+				share.Held = append(share.Held, &borgrpc.StateHeld{Measure: m, Used: n, Allowed: most})
+			}
+		}
+		if len(share.Held) > 0 {
+			resp.Shares = append(resp.Shares, share)
+		}
+	}
+	resp.Cell = &borgrpc.StateShare{}
+	used := c.CellStateUse()
+	for _, m := range cell.Measures {
+		total, reserved := cell.StateTotal(m)
+		resp.Cell.Held = append(resp.Cell.Held, &borgrpc.StateHeld{Measure: m, Used: used[m], Allowed: total, Reserved: reserved})
 	}
 }
 

@@ -62,7 +62,8 @@ const (
 	maxPortCount     = 1 << 16
 	maxDeviceCount   = 1 << 20
 	// Of a grace and of what health checks wait for.
-	maxSpanNs = int64(24 * time.Hour)
+	maxCheckTimeoutNs = int64(60 * time.Second)
+	maxSpanNs         = int64(24 * time.Hour)
 	// Of what updates wait for, and of how long they stay open.
 	maxUpdateWaitNs = int64(7 * 24 * time.Hour)
 	maxUpdateOpenNs = int64(90 * 24 * time.Hour)

@@ -66,7 +66,11 @@ func (c check) lacks(where, hint, what string) {
 
 // validate checks what no single value can tell. It mirrors the cell's own
 // checks, so that a file that passes here is refused only for what the file
-// cannot know.
+// cannot know. The cell asks all of it of everybody (borgmaster/cell/wants.go), but
+// for what is advice: the form of late-bound names, that there is a program, the
+// form of a digest and less memory than any program needs, which the machine tells;
+// overrides of tasks that the job does not have yet; and a count of ports, or the
+// value of a constraint, that says nothing.
 func (d *decoder) validate(o *Object) {
 	c := check{d, o}
 	c.name("name", "name", o.Name)
@@ -257,7 +261,7 @@ func (c check) job(j *borgpb.JobSpec) {
 	c.network(j)
 	c.volumes(j)
 	if j.Scheduler != "" {
-		c.name("scheduler", "scheduler", j.Scheduler)
+		c.bad("scheduler", "leave it out", "the cell has one scheduler, which places every job")
 	}
 	extensions := 0
 	for k, v := range j.Extensions {
@@ -378,6 +382,10 @@ func (c check) overrides(j *borgpb.JobSpec) {
 		if ov.Spec == nil {
 			c.bad(where, "write task = task(...) in it", "it changes nothing")
 			continue
+		}
+		if r := ov.Spec.Resources; r != nil && (r.CpuMilli == 0 || r.MemBytes == 0) {
+			c.bad(join(join(where, "spec"), "resources"), "write all of them again: what an override says of resources takes the place of the job's",
+				"these tasks would ask for no cpu or no mem")
 		}
 		ports := j.Task.Ports
 		if len(ov.Spec.Ports) > 0 {
@@ -549,7 +557,9 @@ func (c check) span(where string, ns int64) {
 
 func (c check) health(where string, h *borgpb.HealthCheck, ports []string) {
 	c.span(join(where, "period_ns"), h.PeriodNs)
-	c.span(join(where, "timeout_ns"), h.TimeoutNs)
+	if h.TimeoutNs > maxCheckTimeoutNs {
+		c.bad(join(where, "timeout_ns"), "", "%s is too long for one check; at most %s", quantityText(h.TimeoutNs, unitTime), quantityText(maxCheckTimeoutNs, unitTime))
+	}
 	c.span(join(where, "start_grace_ns"), h.StartGraceNs)
 	switch {
 	case h.HttpPath == "" && len(h.Command) == 0 && len(ports) == 0:

@@ -152,7 +152,7 @@ func (s *Server) assemble() error {
 		sockets = []string{follow.Pages}
 	}
 	s.master, err = borgmaster.New(borgmaster.Config{
-		CellName: h.GetCellName(), Replica: replicaID, Addr: addr, Log: s.log, Members: s.log, Audit: s.trail,
+		CellName: h.GetCellName(), Replica: replicaID, Addr: addr, Log: s.log, Members: s.log, Checkpoints: savedCell{s}, Audit: s.trail,
 		Scheduler:       searchHere{follow},
 		SchedulerSocket: filepath.Join(s.cfg.Dir, "scheduler.sock"), SchedulerPages: sockets,
 		Identity: s.self, Authority: authority, FirstAdmin: s.cfg.User,

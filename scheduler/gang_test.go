@@ -17,12 +17,12 @@ func TestLargestGang(t *testing.T) {
 	for _, machines := range []int{99, 100} {
 		w := newWorld(t, scheduler.Config{})
 		for i := range machines {
-			w.must(t, addMachine(fmt.Sprintf("machine-%04d", i), machineSpec(100_000, 1<<40)))
+			w.must(t, addMachine(fmt.Sprintf("machine-%04d", i), machineSpec(100_001, 1<<40)))
 		}
 		spec := service(tasks, 200, 1000, 1<<20)
 		spec.Gang, spec.Task.Ports = true, []string{"http", "admin"}
 		w.must(t, submitJob("ann", "gang", spec))
-		w.must(t, submitJob("bob", "one", service(1, 110, 0, 1<<20)))
+		w.must(t, submitJob("bob", "one", service(1, 110, 1, 1<<20)))
 		w.catchUp()
 		most := 0
 		for {

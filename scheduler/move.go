@@ -89,6 +89,9 @@ type mover struct {
 	// were moved.
 	windowNs int64
 	moved    int
+	// cutStirs is the number of stirs, and one, as of when a search that was cut short found
+	// no plan and no new class in vain: it would be cut short there again.
+	cutStirs uint64
 	// gainless is the number of events, and one, as of when no move was found that
 	// would gain anything.
 	gainless int
@@ -122,6 +125,7 @@ func (s *Scheduler) Plan(c *cell.Cell) *borgpb.MoveTasks {
 		return nil
 	}
 	p := newPlanner(s, c)
+	inVain := m.countVain()
 	var o *borgpb.MoveTasks
 	if s.cfg.Reschedule&ReschedulePending != 0 {
 		o = p.forPending(budget)
@@ -135,12 +139,45 @@ func (s *Scheduler) Plan(c *cell.Cell) *borgpb.MoveTasks {
 		if p.work > 0 {
 			m.notBeforeNs = now + planPauseNs
 		}
+		if p.work >= maxPlanWork && m.countVain() == inVain {
+			m.cutStirs = m.stirs + 1
+		}
 		return nil
 	}
 	m.moved += len(o.Moves)
 	o.CopyIndex, o.ConfigHash = c.Index(), s.configHash
 	s.stats.Moved += len(o.Moves)
 	return o
+}
+
+// PlanAt returns the cell time at which Plan may find moves although nothing happens
+// in the copy until then: it pauses after a search in vain, and moves a limited number
+// of tasks in a minute. ok is false if time alone changes nothing. The windows of
+// disruption budgets do not count.
+func (s *Scheduler) PlanAt(c *cell.Cell) (ns int64, ok bool) {
+	m := &s.mover
+	if s.cfg.Reschedule == RescheduleOff || c.Format() < formatMoves || s.settledMoves() {
+		return 0, false
+	}
+	if m.notBeforeNs > c.TimeNs() {
+		return m.notBeforeNs, true
+	}
+	if end := m.windowNs + moveWindowNs; m.moved >= s.cfg.Moves && end > c.TimeNs() {
+		return end, true
+	}
+	return 0, false
+}
+
+// settledMoves reports whether every reason to move was searched in vain since the
+// copy last changed.
+func (s *Scheduler) settledMoves() bool {
+	m := &s.mover
+	if m.cutStirs == m.stirs+1 {
+		return true
+	}
+	pending := s.cfg.Reschedule&ReschedulePending == 0 || m.vain != nil && m.vainStirs == m.stirs
+	gain := s.cfg.Reschedule&(RescheduleSpread|RescheduleDefragment) == 0 || m.gainless == m.events+1
+	return pending && gain
 }
 
 // SettlePlan takes in what the log answered to a plan; nil when nobody knows. A
@@ -202,6 +239,16 @@ func (p *planner) forPending(budget int) *borgpb.MoveTasks {
 func (m *mover) inVain(of *class) bool {
 	stirs, tried := m.vain[of]
 	return tried && stirs == m.stirs
+}
+
+// countVain counts the classes for which there was no plan, as things are.
+func (m *mover) countVain() (n int) {
+	for of := range m.vain {
+		if m.inVain(of) {
+			n++
+		}
+	}
+	return n
 }
 
 // movesWords says what would make room if nothing is moved by itself: tried, as

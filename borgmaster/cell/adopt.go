@@ -238,6 +238,8 @@ func (c *Cell) checkAdoptJob(o *borgpb.AdoptJob) (commit, *borgpb.Refusal) {
 	return func(res *borgpb.Result) {
 		c.bury(key)
 		c.addJob(j)
+		u := j.stateUse()
+		c.stateUse.count(key.User, &u, 1)
 		c.grow(j, spec.Proto.Tasks)
 		c.limitDomains(j)
 		c.dirty(spec)

@@ -21,6 +21,9 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 	if r != nil {
 		return nil, about(key.String(), r)
 	}
+	if r := c.checkSetPriority(key, spec.Priority); r != nil {
+		return nil, about(key.String(), r)
+	}
 	labels, r := c.given(borgpb.Labelled_LABELLED_ALLOC_SET, o.Labels)
 	if r != nil {
 		return nil, about(key.String(), r)
@@ -40,6 +43,10 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 	if r := c.checkCharge(key, nil, chargeOfSet(spec, uint64(spec.Allocs))); r != nil {
 		return nil, r
 	}
+	bytes := int64(len(specBytes)+runBytes) + mapBytes(labels) + mapBytes(o.Annotations)
+	if r := c.checkSetState(key, nil, spec.Priority, int64(spec.Allocs), bytes); r != nil {
+		return nil, about(key.String(), r)
+	}
 	return func(res *borgpb.Result) {
 		c.bury(key)
 		s := &AllocSet{
@@ -53,6 +60,8 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 		s.counts[statePending] = spec.Allocs
 		c.chargeUser(key.User, nil, s.charge())
 		c.addAllocSet(s)
+		u := s.stateUse()
+		c.stateUse.count(key.User, &u, 1)
 		c.dirty(s)
 		c.emit(setEvent(s, borgpb.EventKind_EVENT_KIND_SUBMIT, stateNone,
 			take(take(stateNone, edgeSubmit, stateAsked), edgeAccept, statePending)))
@@ -128,7 +137,9 @@ func (c *Cell) checkKillAllocSet(o *borgpb.KillAllocSet) (commit, *borgpb.Refusa
 			}
 		}
 		s.reason, s.changedWallNs = clip(c.now.reason, maxReasonBytes), c.clock.wallNs
+		was := s.stateUse()
 		c.graveyard.add(c, &s.deathSeq, &s.deathNs, grave{set: s})
+		c.dies(&was, grave{set: s, seq: s.deathSeq, ns: s.deathNs})
 		c.dirty(s)
 		e := setEvent(s, borgpb.EventKind_EVENT_KIND_KILL, from, stateDead)
 		e.Reason = s.reason

@@ -35,6 +35,10 @@ func (c *Cell) checkUpdateAllocSet(o *borgpb.UpdateAllocSet) (commit, *borgpb.Re
 	if r == nil {
 		r = c.checkCharge(s.key, s.charge(), chargeOfSet(u.spec, uint64(u.allocs)))
 	}
+	if r == nil {
+		bytes := int64(len(u.bytes)+runBytes) + mapBytes(u.gets.labels) + mapBytes(u.gets.annotations) + u.said.unless(u.gets).textBytes()
+		r = c.checkSetState(s.key, s, u.spec.Priority, int64(u.allocs), bytes)
+	}
 	if r != nil {
 		return nil, about(s.key.String(), r)
 	}
@@ -72,6 +76,11 @@ func (c *Cell) readSetUpdate(s *AllocSet, o *borgpb.UpdateAllocSet) (*setUpdate,
 	spec, data, r := c.readGivenAllocSet(s.key, o.Spec)
 	if r != nil {
 		return nil, r
+	}
+	if spec.Priority < s.spec.Priority {
+		if r := c.checkSetPriority(s.key, spec.Priority); r != nil {
+			return nil, r
+		}
 	}
 	switch {
 	case spec.Network != s.spec.Network:
@@ -175,11 +184,12 @@ func (c *Cell) putSet(s *AllocSet, u *setUpdate) {
 	if u.allocs < s.NumAllocs() {
 		c.resizeSet(s, u.allocs)
 	}
-	was := s.charge()
+	was, bytes := s.charge(), s.stateBytes()
 	s.specBytes = u.bytes
 	s.setSpec(u.spec)
 	s.labels, s.annotations = u.gets.labels, u.gets.annotations
 	s.keep(u.said)
+	c.countBytesOf(s.key.User, false, s.stateBytes()-bytes)
 	for _, a := range s.allocs {
 		if a.machine != nil {
 			s.domains.add(a.machine, 1)
@@ -358,6 +368,9 @@ func (c *Cell) checkResizeAllocSet(o *borgpb.ResizeAllocSet) (commit, *borgpb.Re
 	if r == nil {
 		r = c.checkCharge(s.key, s.charge(), chargeOfSet(s.spec, uint64(o.Allocs)))
 	}
+	if r == nil {
+		r = c.checkSetState(s.key, s, s.spec.Priority, int64(o.Allocs), s.stateBytes())
+	}
 	if r != nil {
 		return nil, about(s.key.String(), r)
 	}
@@ -379,6 +392,7 @@ func (c *Cell) resizeSet(s *AllocSet, allocs uint32) {
 	for i := s.NumAllocs(); i < allocs; i++ {
 		s.allocs = append(s.allocs, s.newAlloc(i))
 	}
+	c.stateUse.countOne(s.key.User, measureAllocs, int64(allocs)-int64(was))
 	if allocs > was {
 		s.counts[statePending] += allocs - was
 		c.chargeUser(s.key.User, nil, chargeOfSet(s.spec, uint64(allocs-was)))

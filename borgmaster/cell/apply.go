@@ -247,6 +247,8 @@ func (c *Cell) check(op *borgpb.Op) (commit, *borgpb.Refusal) {
 		return c.checkSetQuotaPolicy(o.SetQuotaPolicy)
 	case *borgpb.Op_SetTaskLimits:
 		return c.checkSetTaskLimits(o.SetTaskLimits)
+	case *borgpb.Op_SetStateBudget:
+		return c.checkSetStateBudget(o.SetStateBudget)
 	case *borgpb.Op_SetPreemptionPolicy:
 		return c.checkSetPreemptionPolicy(o.SetPreemptionPolicy)
 	case *borgpb.Op_FireCron:
@@ -340,6 +342,8 @@ func target(op *borgpb.Op) string {
 		return clip(o.DeleteQuota.User, 64)
 	case *borgpb.Op_SetTaskLimits:
 		return clip(o.SetTaskLimits.User, 64)
+	case *borgpb.Op_SetStateBudget:
+		return clip(o.SetStateBudget.User, 64)
 	case *borgpb.Op_Assign, *borgpb.Op_Reports, *borgpb.Op_HearMachines:
 		return ""
 	}

@@ -48,7 +48,10 @@ type Cell struct {
 	preemption  preemptionPolicy
 	quotas      quotas
 	taskBounds  taskBounds
-	volumes     volumes
+	// Who may hold how much of the state, and who does.
+	stateBudgets stateBudgets
+	stateUse     stateUse
+	volumes      volumes
 
 	restored restored
 	outage   outage
@@ -109,6 +112,9 @@ func New(cellID string, epoch uint64) *Cell {
 	c.files.byKey, c.files.of = make(map[string]*File), make(map[string]fileUse)
 	c.quotas.byKey = make(map[string]*Quota)
 	c.taskBounds.byUser = make(map[string]*TaskBounds)
+	c.stateBudgets.byUser = make(map[string]*stateBudget)
+	c.stateUse.byUser = make(map[string]*StateUse)
+	c.graveyard.byUser = make(map[string]*graveQueue)
 	c.requests.byID = make(map[string]*request)
 	c.requests.most = maxRequests
 	c.holders = make(holders)

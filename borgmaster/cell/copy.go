@@ -234,12 +234,21 @@ func (p *Copy) Claimed() bool { return p.stop != nil && p.stop.promised != nil }
 func (p *Copy) Waits() bool { return p.wait != nil || (p.alloc != nil && p.alloc.wait != nil) }
 
 // TaskSpec is what it runs: the job's spec with the overrides for its index,
-// late-bound names as written. Nil when it is no longer current.
+// late-bound names as written. Nil when it is no longer current. Its environment is
+// that of MergedSpec only.
 func (p *Copy) TaskSpec() *borgpb.TaskSpec {
 	if p.spec == nil {
 		return nil
 	}
 	return p.spec.Need(p.index).Task
+}
+
+// MergedSpec is TaskSpec with the whole environment; it is made for each call.
+func (p *Copy) MergedSpec() *borgpb.TaskSpec {
+	if p.spec == nil {
+		return nil
+	}
+	return p.spec.Need(p.index).Merged()
 }
 
 // jobKind mirrors borgpb.JobKind in a byte.

@@ -259,6 +259,9 @@ func (c *Cell) checkRun(j *Job, run JobKey, o *borgpb.FireCron) (*Spec, *borgpb.
 	if r == nil {
 		r = c.checkRunQuota(j, run, spec)
 	}
+	if r == nil {
+		r = c.checkJobState(run, spec, j.labels, j.annotations)
+	}
 	return spec, r
 }
 

@@ -63,7 +63,9 @@ func (l *loader) finish() error {
 	for _, g := range c.graveyard.queue {
 		c.graveyard.objects++
 		c.graveyard.tasks += g.tasks()
+		c.graveyard.enqueue(g)
 	}
+	c.stateUse = c.deriveStateUse()
 	c.countUse()
 	return l.await()
 }

@@ -186,12 +186,13 @@ func (c *Cell) checkWriteFile(o *borgpb.WriteFile) (commit, *borgpb.Refusal) {
 		more -= len(f.content)
 	}
 	switch {
-	case f == nil && use.files >= maxFilesOfUser:
-		return nil, about(key, limit("", "user %s has %d files; delete one first", o.User, use.files))
+	case f == nil && int64(use.files) >= c.StateBudget(o.User, measureFiles):
+		return nil, about(key, limit("", "user %s has %d files, as many as he may; delete one first, or have an admin raise it: borgcfg quota state %s files=%d", o.User, use.files, o.User, use.files+1))
 	case f == nil && len(c.files.list) >= maxFiles:
 		return nil, about(key, limit("", "the cell has %d files", len(c.files.list)))
-	case more > 0 && use.bytes+more > maxFileBytesOfUser:
-		return nil, about(key, limit("content", "the files of user %s would have %d bytes; at most %d", o.User, use.bytes+more, maxFileBytesOfUser))
+	case more > 0 && int64(use.bytes+more) > c.StateBudget(o.User, measureFileBytes):
+		return nil, about(key, limit("content", "the files of user %s would have %d bytes; at most %d, unless an admin raises it: borgcfg quota state %s file-bytes=%d",
+			o.User, use.bytes+more, c.StateBudget(o.User, measureFileBytes), o.User, use.bytes+more))
 	case more > 0 && c.files.bytes+more > maxFilesBytes:
 		return nil, about(key, limit("content", "the files of the cell would have %d bytes; at most %d", c.files.bytes+more, maxFilesBytes))
 	}
@@ -291,7 +292,7 @@ func (s *files) check() error {
 		return fmt.Errorf("%d files of %d users with %d bytes are counted as %d of %d with %d", len(s.list), len(of), bytes, len(s.byKey), len(s.of), s.bytes)
 	}
 	for user, use := range of {
-		if s.of[user] != use || use.files > maxFilesOfUser || use.bytes > maxFileBytesOfUser {
+		if s.of[user] != use {
 			return fmt.Errorf("the files of user %s are %v, counted as %v", user, use, s.of[user])
 		}
 	}

@@ -49,8 +49,8 @@ import (
 // are counted beside the copies that are remembered.
 //
 // Format 12: where most tasks of a service crash, on several machines, none is tried on
-// another; ports that others hold on a machine are left out there; why a process did not
-// start or was killed.
+// another; budgets of the replicated state; ports that others hold on a machine are left
+// out there; why a process did not start or was killed.
 const BuildFormat = 12
 
 // BuildFormat is the latest format that this copy of the cell can apply.
@@ -209,6 +209,9 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.TaskReport.held_ports": formatHeldPorts, "borg.HeldPort.port": formatHeldPorts, "borg.HeldPort.by": formatHeldPorts, "borg.HeldPort.left_ns": formatHeldPorts,
 
 	"borg.Exit.reason_code": FormatExitWays, "borg.Exit.oom_process": FormatExitWays, "borg.Exit.oom_bytes": FormatExitWays,
+
+	"borg.Op.set_state_budget": FormatStateBudgets, "borg.SetStateBudget.user": FormatStateBudgets, "borg.SetStateBudget.amounts": FormatStateBudgets,
+	"borg.StateAmount.measure": FormatStateBudgets, "borg.StateAmount.amount": FormatStateBudgets,
 }
 
 // decode reads a message of the log. Bytes that are not one, and anything that

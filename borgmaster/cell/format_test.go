@@ -192,7 +192,7 @@ func TestOverrides(t *testing.T) {
 	s.Task.Args, s.Task.Env = []string{"base"}, map[string]string{"A": "1", "B": "2"}
 	s.Overrides = []*borgpb.TaskOverride{
 		{First: 2, Last: 5, Spec: &borgpb.TaskSpec{Args: []string{"mid"}, Env: map[string]string{"B": "3"}}},
-		{First: 4, Last: 1<<32 - 1, Spec: &borgpb.TaskSpec{Resources: &borgpb.Resources{CpuMilli: 200}, Env: map[string]string{"C": "4"}}},
+		{First: 4, Last: 1<<32 - 1, Spec: &borgpb.TaskSpec{Resources: &borgpb.Resources{CpuMilli: 200, MemBytes: 1}, Env: map[string]string{"C": "4"}}},
 	}
 	l := newTestLog(t)
 	l.do(submitJob(t, "j", s))
@@ -205,7 +205,7 @@ func TestOverrides(t *testing.T) {
 		{4, "[mid] 200 map[A:1 B:3 C:4]"}, {5, "[mid] 200 map[A:1 B:3 C:4]"}, {6, "[base] 200 map[A:1 B:2 C:4]"}, {9, "[base] 200 map[A:1 B:2 C:4]"},
 	} {
 		n := j.Need(c.index)
-		if got := fmt.Sprint(n.Task.Args, n.Resources.CPUMilli, n.Task.Env); got != c.want {
+		if got := fmt.Sprint(n.Task.Args, n.Resources.CPUMilli, n.Merged().Env); got != c.want {
 			t.Errorf("task %d needs %s, want %s", c.index, got, c.want)
 		}
 	}

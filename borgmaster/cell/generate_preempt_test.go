@@ -134,7 +134,7 @@ func TestPreemptionBeginsWithItsFormat(t *testing.T) {
 	l.do(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: FormatPreemption - 1}}})
 	l.do(addMachine("m1", 1000, 1<<30))
 	spec := func(priority int32) *borgpb.JobSpec {
-		return &borgpb.JobSpec{Kind: borgpb.JobKind_JOB_KIND_BATCH, Tasks: 1, Priority: priority, Task: &borgpb.TaskSpec{Resources: &borgpb.Resources{CpuMilli: 1000}, Args: []string{"x"}}}
+		return &borgpb.JobSpec{Kind: borgpb.JobKind_JOB_KIND_BATCH, Tasks: 1, Priority: priority, Task: &borgpb.TaskSpec{Resources: &borgpb.Resources{CpuMilli: 1000, MemBytes: 1}, Args: []string{"x"}}}
 	}
 	submit := func(name string, s *borgpb.JobSpec) *borgpb.Result {
 		results, _ := l.apply(&borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: "ann", Name: name, Spec: marshal(t, s)}}})

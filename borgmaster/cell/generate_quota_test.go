@@ -16,6 +16,10 @@ func (g *generator) quotaOp() *borgpb.Op {
 		return r
 	}
 	var op borgpb.Op
+	if g.c.format >= FormatStateBudgets && g.one(3) {
+		op.Op = &borgpb.Op_SetStateBudget{SetStateBudget: g.stateBudget(user)}
+		return g.user(&op)
+	}
 	switch n := g.r.IntN(10); {
 	case n < 6:
 		o := &borgpb.SetQuota{User: user, Band: band, Limit: some(pick(g.r, []int64{1, 8, 60}))}
@@ -51,4 +55,27 @@ func (g *generator) quotaOp() *borgpb.Op {
 		op.Op = &borgpb.Op_SetTaskLimits{SetTaskLimits: o}
 	}
 	return g.user(&op)
+}
+
+// stateBudget gives a user, or all, a budget that the walk meets the edge of, or takes it
+// back.
+func (g *generator) stateBudget(user string) *borgpb.SetStateBudget {
+	o := &borgpb.SetStateBudget{User: user}
+	if g.one(4) {
+		o.User = ""
+	}
+	for _, m := range Measures {
+		if !g.one(3) {
+			continue
+		}
+		n := pick(g.r, []int64{0, 0, int64(g.r.IntN(10)), int64(g.r.IntN(60)), measures[m].cell})
+		if m == measureBytes || m == measureDeadBytes {
+			n *= pick(g.r, []int64{1, runBytes})
+		}
+		if g.one(50) {
+			n = measures[m].cell + 1
+		}
+		o.Amounts = append(o.Amounts, &borgpb.StateAmount{Measure: m, Amount: n})
+	}
+	return o
 }

@@ -356,6 +356,10 @@ func (g *generator) jobSpec() *borgpb.JobSpec {
 	if g.one(4) {
 		s.AllocSet = "ann/" + pick(r, []string{"p", "q", "none"})
 		s.Task.Resources.CpuMilli /= 4
+		// A job of a higher priority than its set is refused; that is tried too.
+		if set := g.c.AllocSet(mustKey(s.AllocSet)); set != nil && !g.one(10) {
+			s.Priority = min(s.Priority, set.Spec().Priority)
+		}
 	}
 	g.allocIndex(s)
 	g.network(s)
@@ -452,7 +456,7 @@ func (g *generator) budget() *borgpb.DisruptionBudget {
 
 func (g *generator) resources() *borgpb.Resources {
 	r := g.r
-	res := &borgpb.Resources{CpuMilli: int64(100 + 100*r.IntN(20)), MemBytes: int64(r.IntN(20)) << 26, DiskBytes: int64(r.IntN(3)) << 30}
+	res := &borgpb.Resources{CpuMilli: int64(100 + 100*r.IntN(20)), MemBytes: int64(1+r.IntN(20)) << 26, DiskBytes: int64(r.IntN(3)) << 30}
 	switch {
 	case g.one(8):
 		res.Devices = map[string]int64{"gpu": int64(r.IntN(3))}
@@ -464,6 +468,8 @@ func (g *generator) resources() *borgpb.Resources {
 		res.MemBytes = -1
 	case g.one(80):
 		res.CpuMilli = 1 << 62
+	case g.one(80):
+		res.MemBytes = 0
 	}
 	return res
 }

@@ -15,36 +15,24 @@ import (
 	"borg/proto/borgpb"
 )
 
-// TestGoldenLog applies a recorded log of each format and wants the digest that
-// it led to when it was recorded, and on the way the digests that were logged.
-// No build may ever change what an old log means. That of the latest format was
-// recorded, and is with -rewrite as long as nothing depends on it, from a random
-// walk.
+const (
+	goldenLog    = "testdata/golden.log.gz"
+	goldenDigest = "testdata/golden.digest"
+)
+
+// TestGoldenLog applies a recorded log and wants the digest that it led to when
+// it was recorded, and on the way the digests that were logged. The log is that of
+// a random walk; -rewrite records another one, as long as no cell depends on it.
 func TestGoldenLog(t *testing.T) {
 	if f := flag.Lookup("rewrite"); f != nil && f.Value.String() == "true" {
 		recordGolden(t)
 	}
-	for format := uint32(1); format <= BuildFormat; format++ {
-		t.Run(fmt.Sprint("format ", format), func(t *testing.T) { applyGolden(t, format) })
-	}
+	applyGolden(t, func(*Cell) {})
 }
 
-func goldenFiles(format uint32) (log, digest string) {
-	return fmt.Sprintf("testdata/format%d.log.gz", format), fmt.Sprintf("testdata/format%d.digest", format)
-}
-
-func goldenCell(t *testing.T, format uint32) *Cell {
+// applyGolden applies the recorded log, and calls look with the cell now and then.
+func applyGolden(t *testing.T, look func(*Cell)) *Cell {
 	t.Helper()
-	c := New("golden", 1)
-	// A build of its time: the log also asks for what came later.
-	if err := c.AsBuild(format); err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
-func applyGolden(t *testing.T, format uint32) *Cell {
-	goldenLog, goldenDigest := goldenFiles(format)
 	file, err := os.Open(goldenLog)
 	if err != nil {
 		t.Fatal(err)
@@ -58,11 +46,14 @@ func applyGolden(t *testing.T, format uint32) *Cell {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := goldenCell(t, format)
+	c := New("golden", 1)
 	for len(data) > 0 {
 		n := binary.BigEndian.Uint32(data)
 		c.Apply(c.Index()+1, 1+c.Index()/1000, data[4:4+n])
 		data = data[4+n:]
+		if c.Index()%500 == 0 {
+			look(c)
+		}
 	}
 	want, err := os.ReadFile(goldenDigest)
 	if err != nil {
@@ -80,8 +71,8 @@ func goldenWords(c *Cell) string {
 }
 
 func recordGolden(t *testing.T) {
-	g := generator{testLog: newTestLog(t), r: rand.New(rand.NewPCG(7, 42))}
-	g.c = goldenCell(t, BuildFormat)
+	g := generator{testLog: newTestLog(t), r: rand.New(rand.NewPCG(7, 45))}
+	g.c = New("golden", 1)
 	var log bytes.Buffer
 	z := gzip.NewWriter(&log)
 	for i := range 2_500 {
@@ -89,7 +80,7 @@ func recordGolden(t *testing.T) {
 		g.wallNs += second / 5
 		g.term = 1 + g.c.Index()/1000
 		op := g.next()
-		if i == 0 && BuildFormat > 1 {
+		if i == 0 {
 			op = marshal(t, &borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: BuildFormat}}})
 		}
 		data := marshal(t, &borgpb.Entry{CellTimeNs: g.cellNs, WallTimeNs: g.wallNs, Ops: [][]byte{op}})
@@ -98,7 +89,6 @@ func recordGolden(t *testing.T) {
 		g.c.Apply(g.c.Index()+1, g.term, data)
 	}
 	z.Close()
-	goldenLog, goldenDigest := goldenFiles(BuildFormat)
 	if err := os.WriteFile(goldenLog, log.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}

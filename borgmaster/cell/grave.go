@@ -17,6 +17,86 @@ type graveyard struct {
 	nextSeq uint64
 	// Of those in the queue that are still there.
 	objects, tasks int
+	// The same graves by user; derived.
+	byUser map[string]*graveQueue
+	// Users whose dead objects may be over their budget, until the entry ends.
+	crowded []string
+}
+
+// graveQueue is the graves of one user, oldest first; some may be gone.
+type graveQueue struct{ graves []grave }
+
+// enqueue puts a grave behind those of its user.
+func (g *graveyard) enqueue(d grave) {
+	q := g.byUser[d.key().User]
+	if q == nil {
+		q = new(graveQueue)
+		g.byUser[d.key().User] = q
+	}
+	q.graves = append(q.graves, d)
+}
+
+// dies has a job or alloc set that has just died counted as dead; was is what it held
+// before.
+func (c *Cell) dies(was *StateUse, d grave) {
+	user := d.key().User
+	c.stateUse.count(user, was, -1)
+	now := d.stateUse()
+	c.stateUse.count(user, &now, 1)
+	c.graveyard.enqueue(d)
+	c.graveyard.crowded = append(c.graveyard.crowded, user)
+}
+
+func (d grave) stateUse() StateUse {
+	if d.job != nil {
+		return d.job.stateUse()
+	}
+	return d.set.stateUse()
+}
+
+// overDead reports whether a user holds more dead objects than his budget.
+func (c *Cell) overDead(user string) bool {
+	u := c.stateUse.byUser[user]
+	return u != nil && slices.ContainsFunc(Measures, func(m Measure) bool { return MeasuresDead(m) && u[m] > c.StateBudget(user, m) })
+}
+
+// thinDead forgets the oldest dead objects of users who hold more than their budget: what
+// one user leaves behind pushes out nothing of others.
+func (c *Cell) thinDead() {
+	g := &c.graveyard
+	for _, user := range g.crowded {
+		q := g.byUser[user]
+		for q != nil && len(q.graves) > 0 && (c.overDead(user) || !q.graves[0].stillThere()) {
+			d := q.graves[0]
+			q.graves[0] = grave{}
+			q.graves = q.graves[1:]
+			if d.stillThere() {
+				c.bury(d.key())
+			}
+		}
+		if q != nil {
+			q.compact(c, user)
+		}
+	}
+	g.crowded = g.crowded[:0]
+	// Names that die again and again leave graves that are gone behind an old one.
+	if len(g.queue) > 2*g.objects+64 {
+		g.queue = slices.DeleteFunc(g.queue, func(d grave) bool { return !d.stillThere() })
+	}
+}
+
+// compact drops what is gone when it is most of the queue.
+func (q *graveQueue) compact(c *Cell, user string) {
+	there := 0
+	if u := c.stateUse.byUser[user]; u != nil {
+		there = int(u[measureDeadObjects])
+	}
+	if len(q.graves) > 2*there+64 {
+		q.graves = slices.DeleteFunc(q.graves, func(d grave) bool { return !d.stillThere() })
+	}
+	if len(q.graves) == 0 {
+		delete(c.graveyard.byUser, user)
+	}
 }
 
 // add notes a death; seq and ns are the fields of the object.
@@ -45,6 +125,7 @@ func (d grave) stillThere() bool {
 
 // expireDead forgets what has been dead for long enough.
 func (c *Cell) expireDead() {
+	c.thinDead()
 	g := &c.graveyard
 	for len(g.queue) > 0 {
 		d := g.queue[0]
@@ -70,6 +151,7 @@ func (c *Cell) postpone(d grave) {
 	g.objects--
 	g.tasks -= d.tasks()
 	g.add(c, &d.job.deathSeq, &d.job.deathNs, grave{job: d.job})
+	g.enqueue(grave{job: d.job, seq: d.job.deathSeq, ns: d.job.deathNs})
 	c.dirty(d.job)
 }
 
@@ -84,6 +166,8 @@ func (d grave) key() JobKey {
 // place stay with their machine as orphans until they have stopped.
 func (c *Cell) bury(key JobKey) {
 	if j := c.Job(key); j != nil {
+		u := j.stateUse()
+		c.stateUse.count(key.User, &u, -1)
 		c.graveyard.objects--
 		c.graveyard.tasks -= len(j.rows)
 		c.uncountJob(j)
@@ -109,6 +193,8 @@ func (c *Cell) bury(key JobKey) {
 		}
 	}
 	if s := c.sets[key]; s != nil {
+		u := s.stateUse()
+		c.stateUse.count(key.User, &u, -1)
 		c.graveyard.objects--
 		c.graveyard.tasks -= len(s.allocs)
 		delete(c.sets, key)

@@ -272,6 +272,7 @@ func (c *Cell) dropUnused(s *Spec) {
 		return
 	}
 	s.gone = true
+	c.countBytesOf(j.key.User, j.deathSeq != 0, -s.bytesOf())
 	j.specs = slices.DeleteFunc(j.specs, func(o *Spec) bool { return o == s })
 	c.recharge(j)
 	c.dirty(s)
@@ -349,7 +350,9 @@ func (c *Cell) die(j *Job) {
 	c.unstand(j)
 	c.freeSeats(j)
 	c.saverEnded(j)
+	was := j.stateUse()
 	c.graveyard.add(c, &j.deathSeq, &j.deathNs, grave{job: j})
+	c.dies(&was, grave{job: j, seq: j.deathSeq, ns: j.deathNs})
 	c.counts.deadJobs++
 	for _, child := range slices.Clone(c.links.children[j.key]) {
 		c.kill(child, "its parent "+j.key.String()+" ended")

@@ -50,6 +50,42 @@ func (c *Cell) labelsChanged(j *Job) {
 	}
 }
 
+// textBytes is what the labels and annotations of a job or alloc set are charged; those
+// of a machine are charged to nobody.
+func (l *labelled) textBytes() int64 {
+	n := mapBytes(*l.labels) + mapBytes(*l.annotations)
+	switch o := l.record.(type) {
+	case *Job:
+		return n + o.given.textBytes()
+	case *AllocSet:
+		return n + o.given.textBytes()
+	}
+	return 0
+}
+
+// checkLabelBytes is checkState for other labels and annotations. What the object was
+// given is kept beside them, at most what it has now.
+func (c *Cell) checkLabelBytes(l *labelled, user string, has *given) *borgpb.Refusal {
+	was := given{*l.labels, *l.annotations}
+	var priority int32
+	more := has.textBytes() - was.textBytes()
+	switch o := l.record.(type) {
+	case *Job:
+		priority = o.Priority()
+		if o.given == nil && !was.is(*has) {
+			more += was.textBytes()
+		}
+	case *AllocSet:
+		priority = o.spec.Priority
+		if o.given == nil && !was.is(*has) {
+			more += was.textBytes()
+		}
+	default:
+		return nil
+	}
+	return c.checkState(user, priority, &StateUse{measureBytes: more})
+}
+
 // Annotations must not be changed.
 func (j *Job) Annotations() map[string]string { return j.annotations }
 
@@ -129,11 +165,16 @@ func (c *Cell) checkSetLabels(o *borgpb.SetLabels) (commit, *borgpb.Refusal) {
 	if r := checkLabels(labels, annotations); r != nil {
 		return nil, about(l.object, r)
 	}
+	if r := c.checkLabelBytes(l, o.User, &given{labels, annotations}); r != nil {
+		return nil, about(l.object, r)
+	}
 	return func(res *borgpb.Result) {
 		words := changeWords("", *l.labels, labels) + changeWords("annotation ", *l.annotations, annotations)
 		if words != "" {
 			if !mutant.Planted(mutant.LabelLost) {
+				was := l.textBytes()
 				l.change(labels, annotations, c.format)
+				c.countBytesOf(o.User, false, l.textBytes()-was)
 			}
 			c.dirty(l.record)
 			if j, ok := l.record.(*Job); ok {

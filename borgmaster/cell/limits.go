@@ -19,9 +19,26 @@ const (
 	// granted; who asks for more finds no place.
 	MaxGrantedDevices = 4_096
 
-	maxTasksPerJob     = 100_000
-	maxAllocsPerSet    = 100_000
-	maxLiveTasks       = 2_000_000
+	maxTasksPerJob  = 100_000
+	maxAllocsPerSet = 100_000
+	maxLiveTasks    = 2_000_000
+	maxTasksOfUser  = 200_000
+	maxAllocs       = 1_000_000
+	maxAllocsOfUser = 100_000
+	// Jobs and alloc sets that are not dead.
+	maxObjects       = 500_000
+	maxObjectsOfUser = 50_000
+	maxCronJobs      = 20_000
+	// Each is looked at for its next slot.
+	maxCronJobsOfUser = 2_000
+	// Specs as merged, labels and annotations of what is not dead.
+	maxStateBytes       = 1 << 30
+	maxStateBytesOfUser = 128 << 20
+	// What the merged task of one run of indices is charged beside the bytes of its spec.
+	runBytes = 1 << 10
+	// Of the cell's tasks, allocs, objects and bytes, what only production and admins may
+	// use, in thousandths.
+	stateReserveMilli  = 100
 	maxMachines        = 200_000
 	maxCopiesOnMachine = 4_096
 	// Copies of one task that still hold a place besides the current one.
@@ -87,6 +104,8 @@ const (
 	maxPortCount     = 1 << 16
 	maxDeviceCount   = 1 << 20
 	maxGraceNs       = 24 * 3600 * second
+	// Of one check of health; a longer one would hold the machine's places for checks.
+	maxCheckTimeoutNs = 60 * second
 
 	maxUsers   = 100_000
 	maxTokens  = 10_000
@@ -108,6 +127,7 @@ const (
 	// MaxSecretBytes is the size of a value, before it is sealed.
 	MaxSecretBytes   = 64 << 10
 	maxSecretsOfUser = 100
+	maxSecretsOfCell = 100_000
 	// Of the whole cell, sealed: each replica has them in memory.
 	maxSecretsBytes = 64 << 20
 	// What sealing adds: a nonce and a tag.
@@ -193,8 +213,13 @@ const (
 	crashesOfJobMachines = 3
 
 	// Dead jobs and alloc sets.
-	maxDeadObjects  = 10_000
-	maxDeadTasks    = 1_000_000
+	maxDeadObjects       = 10_000
+	maxDeadObjectsOfUser = 2_000
+	maxDeadTasks         = 1_000_000
+	maxDeadTasksOfUser   = 200_000
+	maxDeadBytes         = 256 << 20
+	maxDeadBytesOfUser   = 32 << 20
+
 	deadMemoryNs    = 24 * 3600 * second
 	maxTimeNs       = 1 << 61
 	wallStepNs      = 60 * second

@@ -152,6 +152,8 @@ func (l *loader) record(key, value []byte) error {
 		return l.quota(string(k.b), d)
 	case kindTaskBounds:
 		return l.taskBounds(string(k.b), d)
+	case kindStateBudget:
+		return l.stateBudget(string(k.b), d)
 	case kindQuotaPolicy:
 		return errors.Join(k.done(), l.quotaPolicy(d))
 	case kindPreemption:

@@ -83,7 +83,7 @@ var kindNames = map[byte]string{
 	kindTask: "task", kindCopy: "copy", kindUpdate: "update", kindRequest: "request", kindUser: "user", kindToken: "token",
 	kindSecret: "secret", kindCellKey: "cell_key", kindFileChanges: "file_changes", kindFile: "file", kindRestored: "restored", kindOutage: "outage", kindBan: "ban",
 	kindLabelPolicy: "label_policy",
-	kindQuota:       "quota", kindTaskBounds: "task_bounds", kindQuotaPolicy: "quota_policy",
+	kindQuota:       "quota", kindTaskBounds: "task_bounds", kindQuotaPolicy: "quota_policy", kindStateBudget: "state_budget",
 	kindSeat: "seat", kindCron: "cron",
 	kindPreemption: "preemption_policy",
 	kindVolume:     "volume",
@@ -91,7 +91,7 @@ var kindNames = map[byte]string{
 
 func keyForm(kind byte, f *form) {
 	switch kind {
-	case kindMachine, kindUser, kindSecret, kindFile, kindTaskBounds:
+	case kindMachine, kindUser, kindSecret, kindFile, kindTaskBounds, kindStateBudget:
 		f.rest("name", "")
 	case kindToken:
 		f.rest("hash", "hex")
@@ -334,6 +334,11 @@ var valueForms = map[byte]func(*form){
 		resourcesForm("min", f)
 		resourcesForm("default", f)
 		resourcesForm("max", f)
+	},
+	kindStateBudget: func(f *form) {
+		for _, m := range Measures {
+			f.uints(strings.ReplaceAll(MeasureName(m), "-", "_"))
+		}
 	},
 	kindQuotaPolicy: func(f *form) {
 		f.bools("enforce")

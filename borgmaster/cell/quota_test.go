@@ -72,6 +72,18 @@ func (l *testLog) admitAll(user string) {
 	l.apply(&borgpb.Op{Op: &borgpb.Op_SetLabelPolicy{SetLabelPolicy: &borgpb.SetLabelPolicy{Policy: &borgpb.LabelPolicy{}}}})
 	// Refused if there are no bounds.
 	l.apply(&borgpb.Op{Op: &borgpb.Op_SetTaskLimits{SetTaskLimits: &borgpb.SetTaskLimits{User: user}}})
+	l.anyState(user)
+}
+
+// anyState gives a user the default budgets of the replicated state.
+func (l *testLog) anyState(user string) {
+	var none []*borgpb.StateAmount
+	for _, m := range Measures {
+		none = append(none, &borgpb.StateAmount{Measure: m})
+	}
+	for _, whose := range []string{user, ""} {
+		l.apply(&borgpb.Op{Op: &borgpb.Op_SetStateBudget{SetStateBudget: &borgpb.SetStateBudget{User: whose, Amounts: none}}})
+	}
 }
 
 // fine wants the state to hold, and to be read back as it is.

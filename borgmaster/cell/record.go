@@ -34,6 +34,7 @@ import (
 //	aa user 0 band                     quota
 //	ab user                            bounds of a user's tasks
 //	ac                                 how the cell deals with quotas
+//	ad user                            how much of the state a user may hold; no user: each
 //	b0 user 0 name 0 index 0 volume 0 machine  volume; its index as 8 hex digits
 //	c8                                 rules of labels
 //	d7                                 which bands collapse
@@ -69,6 +70,7 @@ const (
 	kindQuota       = 0xaa
 	kindTaskBounds  = 0xab
 	kindQuotaPolicy = 0xac
+	kindStateBudget = 0xad
 	kindVolume      = 0xb0
 	kindLabelPolicy = 0xc8
 	kindPreemption  = 0xd7
@@ -456,6 +458,7 @@ func (c *Cell) objects() iter.Seq[record] {
 		all(each(c.quotas.list, func(q *Quota) record { return q }))
 		all(each(c.taskBounds.list, func(b *TaskBounds) record { return b }))
 		ok = ok && yield(&c.quotas.policy)
+		all(each(c.stateBudgets.list, func(b *stateBudget) record { return b }))
 		all(each(slices.Collect(c.Volumes()), func(v *Volume) record { return v }))
 		ok = ok && yield(&c.labelPolicy)
 		_ = ok && yield(&c.preemption)

@@ -31,6 +31,7 @@ func richCell(t testing.TB, ops int) *Cell {
 		e := &borgpb.Entry{CellTimeNs: g.cellNs, WallTimeNs: g.wallNs, Ops: [][]byte{marshal(t, g.secretOp())}}
 		g.c.Apply(g.c.Index()+1, 1, marshal(t, e))
 	}
+	g.anyState("zed")
 	// Or without a daemon job. That user is not bounded, and priority 0 is free.
 	spec := service(0, 0, 0, 0)
 	spec.Kind = borgpb.JobKind_JOB_KIND_DAEMON
@@ -44,11 +45,11 @@ func richCell(t testing.TB, ops int) *Cell {
 // its encoding.
 var derivedFields = map[string][]string{
 	"Cell": {"restored", "outage", "jobs", "jobsByUID", "sets", "setList", "setsByU", "machines", "machineList", "links",
-		"records", "readings", "build", "diverged", "counts", "leaveDueNs", "heldPortsDueNs", "setsBehind", "drains", "drainDueNs", "updateDues", "holders", "daemons", "crons", "now", "submitting", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
+		"records", "readings", "build", "diverged", "counts", "leaveDueNs", "heldPortsDueNs", "setsBehind", "drains", "drainDueNs", "updateDues", "holders", "daemons", "crons", "now", "submitting", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks", "graveyard.byUser", "graveyard.crowded",
 		"requests.byID", "requests.queue", "requests.room", "requests.most", "users.byName", "users.list", "users.admins", "tokens.byHash", "tokens.list",
 		// The key in use has a record of its own.
 		"secrets.byKey", "secrets.list", "secrets.bytes", "secrets.keyID", "bans.list", "bans.dueWallNs",
-		"quotas.byKey", "quotas.list", "quotas.policy", "quotas.used", "quotas.capacity", "taskBounds.byUser", "taskBounds.list",
+		"quotas.byKey", "quotas.list", "quotas.policy", "quotas.used", "quotas.capacity", "taskBounds.byUser", "taskBounds.list", "stateBudgets.byUser", "stateBudgets.list", "stateUse",
 		// So has the number of changes.
 		"files.byKey", "files.list", "files.of", "files.bytes", "files.changes",
 		// So has the policy of labels.
@@ -75,6 +76,7 @@ var derivedFields = map[string][]string{
 	"Ban":         {"gone"},
 	"Quota":       {"gone", "user", "band"},
 	"TaskBounds":  {"gone", "user"},
+	"stateBudget": {"gone", "user"},
 	"quotaPolicy": {},
 
 	"preemptionPolicy": {},
@@ -195,6 +197,10 @@ func change1(r record, v reflect.Value) bool {
 	case reflect.String:
 		v.SetString(v.String() + "x")
 	case reflect.Array:
+		if last := v.Index(v.Len() - 1); last.CanInt() {
+			last.SetInt(last.Int() + 1)
+			return true
+		}
 		v.Index(0).SetUint(v.Index(0).Uint() ^ 1)
 	case reflect.Map:
 		m := reflect.MakeMap(v.Type())

@@ -29,10 +29,29 @@ type Need struct {
 	First, Last uint32
 	Resources   Resources
 	// Late-bound names ({{...}}) are as the owner wrote them. The constraints,
-	// tolerations and ports of an alloc set's Need are here too.
+	// tolerations and ports of an alloc set's Need are here too. It has no environment
+	// if that is merged of several: see Merged.
 	Task *borgpb.TaskSpec
+	// Environments of which a later one overrides an earlier one, shared with other needs
+	// of the spec; nil if Task has all.
+	envs []map[string]string
 	// Own: it has its processors alone, whole cores.
 	Own bool
+}
+
+// Merged returns Task with its whole environment. It must not be changed, and takes as
+// much memory as the environment: it is made for each call.
+func (n *Need) Merged() *borgpb.TaskSpec {
+	if len(n.envs) == 0 {
+		return n.Task
+	}
+	t := new(borgpb.TaskSpec)
+	copyFields(t, n.Task)
+	t.Env = make(map[string]string)
+	for _, env := range n.envs {
+		maps.Copy(t.Env, env)
+	}
+	return t
 }
 
 // Need returns what task index asks for.
@@ -99,16 +118,24 @@ func (s *reading) cutNeeds(cores bool) *borgpb.Refusal {
 	if r := s.checkMergeWork(cuts); r != nil {
 		return r
 	}
+	if r := s.checkEnvs(); r != nil {
+		return r
+	}
 	for i, first := range cuts {
 		last := uint32(1<<32 - 1)
 		if i+1 < len(cuts) {
 			last = cuts[i+1] - 1
 		}
 		task, field := s.Proto.Task, "spec.task"
+		var envs []map[string]string
 		for _, o := range s.Proto.Overrides {
 			if o.First <= first && first <= o.Last {
+				envs = layer(envs, task.Env, o.Spec.GetEnv())
 				task, field = override(task, o.Spec, task == s.Proto.Task), "spec.overrides"
 			}
+		}
+		if len(envs) > 0 {
+			task.Env = nil
 		}
 		if r := checkTask(task, field); r != nil {
 			return r
@@ -119,7 +146,7 @@ func (s *reading) cutNeeds(cores bool) *borgpb.Refusal {
 		if r := checkJobVolumes(s.Proto, task, field); r != nil {
 			return r
 		}
-		need := &Need{First: first, Last: last, Task: Networked(task), Resources: FromProto(task.Resources)}
+		need := &Need{First: first, Last: last, Task: Networked(task), Resources: FromProto(task.Resources), envs: envs}
 		need.Resources.Ports = int64(len(task.Ports))
 		if cores {
 			if r := checkCores(s.Proto, task, field); r != nil {
@@ -152,22 +179,40 @@ func (s *reading) checkMergeWork(cuts []uint32) *borgpb.Refusal {
 	return nil
 }
 
-// override returns base with the fields that are set in o. Maps are merged key
-// by key, everything else is replaced. fresh: base belongs to the spec and must
-// be copied first.
+// checkEnvs range-checks all environments of a spec: merging them makes none wrong.
+func (s *reading) checkEnvs() *borgpb.Refusal {
+	if r := checkEnv(s.Proto.Task.GetEnv(), "spec.task"); r != nil {
+		return r
+	}
+	for _, o := range s.Proto.Overrides {
+		if r := checkEnv(o.Spec.GetEnv(), "spec.overrides"); r != nil {
+			return r
+		}
+	}
+	return nil
+}
+
+// layer puts one environment more over those of a task, which has env if there are none.
+// The result is nil while one map holds all.
+func layer(envs []map[string]string, env, over map[string]string) []map[string]string {
+	switch {
+	case len(over) == 0 || len(envs) == 0 && len(env) == 0:
+		return envs
+	case len(envs) == 0:
+		return []map[string]string{env, over}
+	}
+	return append(envs, over)
+}
+
+// override returns base with the fields that are set in o; the caller layers the
+// environments. fresh: base belongs to the spec and must be copied first.
 func override(base, o *borgpb.TaskSpec, fresh bool) *borgpb.TaskSpec {
 	t := base
 	if fresh {
 		t = new(borgpb.TaskSpec)
 		copyFields(t, base)
 	}
-	env := t.Env
 	copyFields(t, o)
-	if len(env) > 0 && len(o.GetEnv()) > 0 {
-		merged := maps.Clone(env)
-		maps.Copy(merged, o.Env)
-		t.Env = merged
-	}
 	return t
 }
 

@@ -21,6 +21,9 @@ func (c *Cell) checkSubmitJob(o *borgpb.SubmitJob) (commit, *borgpb.Refusal) {
 		r = c.checkAdmission(key, spec)
 	}
 	if r == nil {
+		r = c.checkJobState(key, spec, o.Labels, o.Annotations)
+	}
+	if r == nil {
 		labels, r = c.given(borgpb.Labelled_LABELLED_JOB, o.Labels)
 	}
 	if r != nil {
@@ -49,6 +52,8 @@ func (c *Cell) submit(key JobKey, spec *Spec, labels, annotations map[string]str
 	spec.job, spec.Version = j, 1
 	j.specs = append(j.own.specs[:0], spec)
 	c.addJob(j)
+	u := j.stateUse()
+	c.stateUse.count(key.User, &u, 1)
 	c.stand(j)
 	if !stands(spec.Proto.Kind) {
 		c.grow(j, spec.Proto.Tasks)
@@ -103,6 +108,9 @@ func (c *Cell) checkLinks(s, was *borgpb.JobSpec) *borgpb.Refusal {
 			return refuse(borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND, "", "spec.alloc_set", "there is no alloc set %s; submit it first", k)
 		}
 		if r := c.checkLink("spec.alloc_set", set.key); r != nil && s.AllocSet != was.GetAllocSet() {
+			return r
+		}
+		if r := c.checkPriorityIn(set, s); r != nil {
 			return r
 		}
 	}
@@ -201,6 +209,7 @@ func (c *Cell) grow(j *Job, n uint32) {
 		j.waiting.set(t.index)
 	}
 	c.countTasks(j, statePending, len(chunk))
+	c.countTasksOf(j, len(chunk))
 	c.recharge(j)
 }
 
@@ -288,6 +297,9 @@ func (c *Cell) checkResizeJob(o *borgpb.ResizeJob) (commit, *borgpb.Refusal) {
 	if r := c.checkJobQuota(j.key, j, nil, o.Tasks+j.surging()); r != nil {
 		return nil, r
 	}
+	if r := c.checkState(j.key.User, j.Priority(), &StateUse{measureTasks: int64(o.Tasks) - int64(j.Size())}); r != nil {
+		return nil, about(j.key.String(), r)
+	}
 	return func(res *borgpb.Result) {
 		if o.Tasks != j.Size() {
 			j.version++
@@ -340,6 +352,7 @@ func (c *Cell) cutLast(j *Job, cause borgpb.StopCause, reason string) {
 		j.attemptFloor = max(j.attemptFloor, t.attempt)
 	}
 	c.countTasks(j, stateDead, -1)
+	c.countTasksOf(j, -1)
 	if t.flags&taskFinished != 0 {
 		j.finished--
 	}

@@ -104,9 +104,11 @@ func (c *Cell) readGivenSpec(key JobKey, data []byte) (*Spec, *borgpb.Refusal) {
 		return nil, r
 	}
 	if more := c.filled(key.User, data, spec.Proto.Task.GetResources(), taskAsks...); len(more) != len(data) {
-		return c.readSpec(key, more)
+		if spec, r = c.readSpec(key, more); r != nil {
+			return nil, r
+		}
 	}
-	return spec, nil
+	return spec, c.checkWants(spec)
 }
 
 // readGivenAllocSet does so for the spec of an alloc set.
@@ -117,7 +119,9 @@ func (c *Cell) readGivenAllocSet(key JobKey, data []byte) (*borgpb.AllocSetSpec,
 	}
 	if more := c.filled(key.User, data, spec.Resources, allocAsks...); len(more) != len(data) {
 		data = more
-		spec, r = readAllocSetSpec(data, c.format)
+		if spec, r = readAllocSetSpec(data, c.format); r != nil {
+			return nil, nil, r
+		}
 	}
-	return spec, data, r
+	return spec, data, c.checkSetWants(spec)
 }

@@ -108,13 +108,23 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 	if r == nil {
 		gets, said, r = c.merged(borgpb.Labelled_LABELLED_JOB, j.lastGiven(), given{j.labels, j.annotations}, given{o.Labels, o.Annotations}, o.Merge)
 	}
+	if r == nil {
+		next, surge := (*Spec)(nil), j.surging()
+		if !spec.same(j.latest()) {
+			next, surge = spec, min(spec.Proto.Update.GetSurge(), size)
+		}
+		texts := mapBytes(gets.labels) + mapBytes(gets.annotations) + said.unless(gets).textBytes()
+		r = c.checkJobGrowth(j, next, size+surge, texts)
+	}
 	if r != nil {
 		return nil, about(j.key.String(), r)
 	}
 	return func(res *borgpb.Result) {
+		was := j.stateBytes()
 		j.labels, j.annotations = gets.labels, gets.annotations
 		c.labelsChanged(j)
 		j.keep(said)
+		c.countBytesOf(j.key.User, false, j.stateBytes()-was)
 		c.dirty(j)
 		if !spec.same(j.latest()) {
 			c.startUpdate(j, spec)
@@ -173,6 +183,7 @@ func (c *Cell) beginUpdate(j *Job, spec *Spec, next Update, why string) {
 	c.links.remove(j)
 	spec.job, spec.Version = j, j.version
 	j.specs = append(j.specs, spec)
+	c.countBytesOf(j.key.User, false, spec.bytesOf())
 	c.links.add(j)
 	c.dropUnused(was)
 	if wayBack != nil && !wayBack.gone {
@@ -477,7 +488,7 @@ func compare(old, new *Spec, from, to *Need) change {
 		return changeMove
 	case from.Resources.Ports != to.Resources.Ports || !sameDevices(&from.Resources, &to.Resources):
 		return changeRestart
-	case equalSpec(fixedPart(from.Task), fixedPart(to.Task)):
+	case equalSpec(fixedPart(from.Merged()), fixedPart(to.Merged())):
 		return changeInPlace
 	default:
 		return changeRestart

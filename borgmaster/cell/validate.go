@@ -105,6 +105,15 @@ func checkJobLinks(key JobKey, s *borgpb.JobSpec) *borgpb.Refusal {
 	return nil
 }
 
+func checkEnv(env map[string]string, field string) *borgpb.Refusal {
+	for _, k := range sortedKeys(env) {
+		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(env[k], 0) {
+			return invalid(field+".env", "%q is not the name of an environment variable", clip(k, 64))
+		}
+	}
+	return nil
+}
+
 // checkTask range-checks what a run of tasks asks for.
 func checkTask(t *borgpb.TaskSpec, field string) *borgpb.Refusal {
 	if r := checkResources(t.Resources, field+".resources"); r != nil {
@@ -122,10 +131,8 @@ func checkTask(t *borgpb.TaskSpec, field string) *borgpb.Refusal {
 	if r := checkTolerations(t.Tolerations, field+".tolerations"); r != nil {
 		return r
 	}
-	for _, k := range sortedKeys(t.Env) {
-		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(t.Env[k], 0) {
-			return invalid(field+".env", "%q is not the name of an environment variable", clip(k, 64))
-		}
+	if r := checkEnv(t.Env, field); r != nil {
+		return r
 	}
 	for _, a := range t.Args {
 		if strings.ContainsRune(a, 0) {
@@ -206,13 +213,13 @@ func checkTolerations(ts []*borgpb.Toleration, field string) *borgpb.Refusal {
 
 func checkHealth(h *borgpb.HealthCheck, field string) *borgpb.Refusal {
 	for _, q := range []struct {
-		name string
-		n    int64
+		name    string
+		n, most int64
 	}{
-		{"period_ns", h.GetPeriodNs()}, {"timeout_ns", h.GetTimeoutNs()}, {"start_grace_ns", h.GetStartGraceNs()},
+		{"period_ns", h.GetPeriodNs(), maxGraceNs}, {"timeout_ns", h.GetTimeoutNs(), maxCheckTimeoutNs}, {"start_grace_ns", h.GetStartGraceNs(), maxGraceNs},
 	} {
-		if q.n < 0 || q.n > maxGraceNs {
-			return invalid(field+"."+q.name, "%d is not in 0 to %d", q.n, int64(maxGraceNs))
+		if q.n < 0 || q.n > q.most {
+			return invalid(field+"."+q.name, "%d is not in 0 to %d", q.n, q.most)
 		}
 	}
 	return nil

@@ -163,7 +163,7 @@ func (p *taskPlace) same(o *taskPlace) bool {
 	return p.attempt == o.attempt && p.version == o.version && p.machine == o.machine && p.alloc == o.alloc && slices.Equal(p.ports, o.ports) &&
 		p.few.same(o.few) && p.seat == o.seat && p.sameReservation(o) &&
 		// Equal specs may be of different versions.
-		(p.need == o.need || proto.Equal(p.need.Task, o.need.Task))
+		(p.need == o.need || proto.Equal(p.need.Merged(), o.need.Merged()))
 }
 
 func (p *taskPlace) sameReservation(o *taskPlace) bool {
@@ -226,7 +226,7 @@ func (v *TaskView) Proto(meta *borgpb.Meta, index uint32) *borgpb.Task {
 	if p.seat != nil {
 		st.Seat = p.seat.name
 	}
-	return &borgpb.Task{Meta: meta, Index: index, Spec: p.need.Task, Status: st}
+	return &borgpb.Task{Meta: meta, Index: index, Spec: p.need.Merged(), Status: st}
 }
 
 // AllocView is to an alloc what a TaskView is to a task.

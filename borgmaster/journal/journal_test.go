@@ -150,7 +150,7 @@ func TestRoomOfTheBlockBefore(t *testing.T) {
 	}
 	for i := range 3 * maxSlab / 2 {
 		spec, err := proto.Marshal(&borgpb.JobSpec{Kind: borgpb.JobKind_JOB_KIND_SERVICE, Tasks: uint32(1 + i%3), Priority: 200, MaxPerMachine: uint32(i % 2),
-			Task: &borgpb.TaskSpec{Args: []string{"x"}, Resources: &borgpb.Resources{CpuMilli: int64(i)}}})
+			Task: &borgpb.TaskSpec{Args: []string{"x"}, Resources: &borgpb.Resources{CpuMilli: int64(i + 1), MemBytes: 1}}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -189,7 +189,7 @@ func desired(p *cell.Copy, cellName string, held map[cell.CopyID]uint64) *borgrp
 	}
 	// One that holds a later version has it from before the cell was restored.
 	if version, ok := held[p.ID()]; !ok || version < p.Version() {
-		d.Spec = p.TaskSpec()
+		d.Spec = p.MergedSpec()
 	}
 	return d
 }

@@ -57,7 +57,7 @@ func (l *log) applyCell(ops ...*borgpb.Op) []*borgpb.Result {
 }
 
 func submit(name string, tasks uint32, labels map[string]string) *borgpb.Op {
-	spec := &borgpb.JobSpec{Kind: borgpb.JobKind_JOB_KIND_SERVICE, Tasks: tasks, Priority: 200, Task: &borgpb.TaskSpec{Args: []string{"x"}}}
+	spec := &borgpb.JobSpec{Kind: borgpb.JobKind_JOB_KIND_SERVICE, Tasks: tasks, Priority: 200, Task: &borgpb.TaskSpec{Args: []string{"x"}, Resources: &borgpb.Resources{CpuMilli: 1, MemBytes: 1}}}
 	return &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: "alice", Name: name, Labels: labels, Spec: marshal(spec)}}}
 }
 

@@ -45,6 +45,9 @@ func quotaCommands(con *console) *ucli.Command {
 			&ucli.StringSliceFlag{Name: "min", Usage: "`WHAT=AMOUNT` at least, such as cpu=0.1 or mem=64MiB; may be repeated"},
 			&ucli.StringSliceFlag{Name: "default", Usage: "`WHAT=AMOUNT` for who asks for none"},
 			&ucli.StringSliceFlag{Name: "max", Usage: "`WHAT=AMOUNT` at most"}),
+		command(con, "state", "set how much of the cell's state a user may hold, or with --default each user; 0: the default",
+			"[USER] WHAT=AMOUNT...", 1, 1+len(borgcell.Measures), quotaState, reasonFlag(),
+			&ucli.BoolFlag{Name: "default", Usage: "for all users who have no budget of their own"}),
 	)
 }
 
@@ -267,6 +270,9 @@ func (s *session) quotas(user string) error {
 	}
 	for _, b := range resp.Bounds {
 		s.progress("a task of user %s asks for at least %s, by default %s, at most %s", b.User, amountsText(b.Min), amountsText(b.Default), amountsText(b.Max))
+	}
+	if err := s.shares(user, resp); err != nil {
+		return err
 	}
 	if user == "" {
 		for _, b := range resp.Sold {

@@ -84,6 +84,9 @@ func defragRows(d *plan.Defragged) (rows [][3]string) {
 
 func defragTable(w io.Writer, d *plan.Defragged) error {
 	fmt.Fprintln(w, defragSentence(d))
+	if d.Untried > 0 {
+		fmt.Fprintf(w, "%s more were not tried: the last ones before them could not be emptied, and these have as much to move or more.\n", numberOf(d.Untried, "machine"))
+	}
 	if d.Waiting > 0 {
 		fmt.Fprintf(w, "Before that, %s that waited would be placed without any move.\n", numberOf(d.Waiting, "task"))
 	}

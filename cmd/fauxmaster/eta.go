@@ -26,7 +26,7 @@ func etaCommand() *ucli.Command {
 		Flags: slices.Concat([]ucli.Flag{
 			&ucli.StringSliceFlag{Name: "runs", Usage: "`USER/JOB=DURATION`: tasks of this batch job run so long, as in bob/crunch=2h; may be repeated"},
 			&ucli.DurationFlag{Name: "horizon", Value: 30 * 24 * time.Hour, Usage: "look ahead for so `LONG`"},
-		}, schedulerFlags(), reportFlags()),
+		}, liveFlags(), reportFlags()),
 		Action: etaOf,
 	}
 }
@@ -39,7 +39,7 @@ func etaOf(ctx *ucli.Context) error {
 	if err != nil {
 		return err
 	}
-	search, err := schedulerConfig(ctx)
+	search, err := liveConfig(ctx)
 	if err != nil {
 		return err
 	}

@@ -37,9 +37,9 @@ func openPath(path string) (*fauxmaster.Picture, error) {
 	return p, nil
 }
 
-// schedulerFlags say how the scheduler searches.
+// schedulerFlags say how the scheduler searches. The defaults are those of a live cell.
 func schedulerFlags() []ucli.Flag {
-	return append(flags.Scoring(), &ucli.Uint64Flag{Name: "seed", Value: 1, Usage: "of the order in which the scheduler looks at machines"})
+	return append(flags.Scoring(), &ucli.Uint64Flag{Name: "seed", Usage: "of the order in which the scheduler looks at machines (default: 0, as in a live cell)"})
 }
 
 // schedulerConfig reads schedulerFlags.
@@ -47,6 +47,25 @@ func schedulerConfig(ctx *ucli.Context) (scheduler.Config, error) {
 	c := scheduler.Config{Seed: ctx.Uint64("seed")}
 	err := flags.Score(ctx, &c)
 	return c, err
+}
+
+// liveFlags are schedulerFlags and those of the rescheduler, for questions about a cell
+// that goes on as it is.
+func liveFlags() []ucli.Flag { return append(schedulerFlags(), flags.Rescheduling()...) }
+
+// liveConfig reads liveFlags.
+func liveConfig(ctx *ucli.Context) (scheduler.Config, error) {
+	c, err := schedulerConfig(ctx)
+	if err == nil {
+		err = flags.Reschedule(ctx, &c)
+	}
+	return c, err
+}
+
+// restConfig is liveConfig without --policy and --weight, which a change brings.
+func restConfig(ctx *ucli.Context) (scheduler.Config, error) {
+	c := scheduler.Config{Seed: ctx.Uint64("seed")}
+	return c, flags.Reschedule(ctx, &c)
 }
 
 // jobFlags name job files.

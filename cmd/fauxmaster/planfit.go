@@ -28,7 +28,7 @@ func fitCommand() *ucli.Command {
 				&ucli.BoolFlag{Name: "no-preemption", Usage: "nobody gives way"},
 				&ucli.StringFlag{Name: "count-per", Usage: "count the places by the machines' `ATTRIBUTE`, such as rack, or by machine"},
 				&ucli.StringFlag{Name: "largest", Value: "1,10,100,1000", Usage: "the largest task of that shape that fits so many `TIMES`; empty: do not ask"},
-			}, schedulerFlags(), reportFlags()),
+			}, liveFlags(), reportFlags()),
 		Action: fitCell,
 	}
 }
@@ -38,7 +38,7 @@ func fitCell(ctx *ucli.Context) error {
 	if err != nil {
 		return err
 	}
-	search, err := schedulerConfig(ctx)
+	search, err := liveConfig(ctx)
 	if err != nil {
 		return err
 	}
@@ -96,6 +96,9 @@ func fitTable(w io.Writer, q plan.FitQuestion, a *plan.FitAnswer) error {
 	if !q.NoPreemption {
 		fmt.Fprintf(w, "For them %s would give way, of which %s would find no other place.\n", numberOf(a.Evicted, "task"), thousands(a.Displaced))
 	}
+	if a.Moved > 0 {
+		fmt.Fprintf(w, "The rescheduler would make %s for them.\n", numberOf(a.Moved, "move"))
+	}
 	if words := restedWords(a.Rested); words != "" {
 		fmt.Fprintln(w, words)
 	}
@@ -147,12 +150,15 @@ func fitSentence(q plan.FitQuestion, a *plan.FitAnswer) string {
 // restedWords says what the cell does by itself before anything is asked of it; empty:
 // nothing.
 func restedWords(r plan.Rested) string {
-	if r.Waited == 0 {
+	if r.Waited == 0 && r.Moved == 0 {
 		return ""
 	}
 	text := fmt.Sprintf("Before that, %s of the %s that wait in the cell would be placed", thousands(r.Placed), numberOf(r.Waited, "task"))
 	if r.Displaced > 0 {
 		text += fmt.Sprintf(", and %s that run would lose their places to them", numberOf(r.Displaced, "task"))
+	}
+	if r.Moved > 0 {
+		text += fmt.Sprintf(", with %s of the rescheduler", numberOf(r.Moved, "move"))
 	}
 	return text + fmt.Sprintf("; then %s wait.", thousands(r.Waiting))
 }

@@ -72,7 +72,7 @@ func whatifPage(of *fauxmaster.Picture, e *plan.Effect) *page {
 	if names, counts := fateCounts(e); len(names) > 0 {
 		p.chart("Tasks by what becomes of them", "", barChart("tasks", names, counts, func(i int) bool {
 			f := plan.Fate(names[i])
-			return f == plan.Lost || f == plan.Displaced || f == plan.KeptOut || f == plan.NewPending
+			return f == plan.Lost || f == plan.Displaced || f == plan.NewPending
 		}))
 	}
 	p.jobs(e.Jobs)
@@ -110,10 +110,10 @@ func failPage(of *fauxmaster.Picture, all []plan.Failure) *page {
 			n, what = f.ProdPending, "tasks of production that would wait"
 		}
 		names, counts = append(names, f.Domain), append(counts, max(n, 0))
-		rows = append(rows, []string{f.Domain, thousands(f.Machines), thousands(f.Displaced), thousands(f.Pending), thousands(f.ProdPending), thousands(f.JobsDown), thousands(f.Evictions)})
+		rows = append(rows, []string{f.Domain, thousands(f.Machines), thousands(f.Displaced), thousands(f.Pending), thousands(f.ProdPending), thousands(f.JobsDown), thousands(f.Evictions), thousands(f.Moves)})
 	}
 	p.chart("The worst first", what, barChart(what, names, counts, func(int) bool { return prod }))
-	p.table("All of them", "", []string{"domain", "machines", "tasks there", "pending", "of production", "jobs down", "others evicted"}, rows)
+	p.table("All of them", "", []string{"domain", "machines", "tasks there", "pending", "of production", "jobs down", "others evicted", "moved"}, rows)
 	p.jobs(w.Jobs)
 	p.rooms(of)
 	return p

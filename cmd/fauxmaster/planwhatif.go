@@ -15,7 +15,6 @@ import (
 	"borg/cli"
 	"borg/fauxmaster/plan"
 	"borg/proto/borgpb"
-	"borg/scheduler"
 )
 
 const whatifUsage = "whatif CHECKPOINT --remove-machines rack=r1"
@@ -34,7 +33,7 @@ func whatifCommand() *ucli.Command {
 			&ucli.StringSliceFlag{Name: "set", Usage: "`NAME=VALUE` of a parameter of the job files, may be repeated"},
 			&ucli.StringFlag{Name: "user", Value: "fauxmaster", Usage: "owner of jobs that name none"},
 			&ucli.IntFlag{Name: "rows", Value: 40, Usage: "show so many tasks and jobs in the table; 0: all"},
-		}, schedulerFlags(), reportFlags()),
+		}, liveFlags(), reportFlags()),
 		Action: whatif,
 	}
 }
@@ -48,7 +47,11 @@ func whatif(ctx *ucli.Context) error {
 	if err != nil {
 		return err
 	}
-	e, err := plan.WhatIf(p.Cell, scheduler.Config{Seed: ctx.Uint64("seed")}, ch)
+	search, err := restConfig(ctx)
+	if err != nil {
+		return err
+	}
+	e, err := plan.WhatIf(p.Cell, search, ch)
 	if err != nil {
 		return modelError("make the change", err)
 	}
@@ -102,7 +105,7 @@ func readChange(ctx *ucli.Context, c *cell.Cell) (ch plan.Change, err error) {
 		ch.Ops = append(ch.Ops, plan.Submit(o.User, o.Name, o.Job, o.AllocSet))
 	}
 	if ctx.IsSet("policy") || ctx.IsSet("weight") {
-		search, err := schedulerConfig(ctx)
+		search, err := liveConfig(ctx)
 		if err != nil {
 			return ch, err
 		}
@@ -174,7 +177,7 @@ func addMachines(c *cell.Cell, text string, made int) ([]*borgpb.Op, error) {
 
 // fateOrder is from the worst to the best.
 var fateOrder = []plan.Fate{
-	plan.Lost, plan.Displaced, plan.KeptOut, plan.NewPending, plan.Moved, plan.Restarted, plan.Placed, plan.NewPlaced,
+	plan.Lost, plan.Displaced, plan.NewPending, plan.Ended, plan.Moved, plan.Restarted, plan.Placed, plan.NewPlaced,
 }
 
 func whatifTable(w io.Writer, e *plan.Effect, rows int) error {
@@ -189,8 +192,8 @@ func whatifTable(w io.Writer, e *plan.Effect, rows int) error {
 		return err
 	}
 	fmt.Fprintf(w, "\n%s\n", whatifSentence(e))
-	if e.Anyway > 0 {
-		fmt.Fprintf(w, "%s would lose their place without the change too, and are not listed.\n", numberOf(e.Anyway, "task"))
+	if words := restedWords(e.Rested); words != "" {
+		fmt.Fprintln(w, words)
 	}
 	if len(e.Jobs) > 0 {
 		fmt.Fprintln(w)
@@ -237,7 +240,11 @@ func whatifSentence(e *plan.Effect) string {
 			parts = append(parts, fmt.Sprintf("%s %s", thousands(n), f))
 		}
 	}
-	return fmt.Sprintf("Tasks: %s. %s in all. %s run with less.", strings.Join(parts, ", "), numberOf(e.Evictions, "eviction"), numberOf(len(e.Jobs), "job"))
+	text := fmt.Sprintf("Tasks: %s. %s in all", strings.Join(parts, ", "), numberOf(e.Evictions, "eviction"))
+	if e.Moves > 0 {
+		text += fmt.Sprintf(", %s of the rescheduler", numberOf(e.Moves, "move"))
+	}
+	return fmt.Sprintf("%s. %s run with less.", text, numberOf(len(e.Jobs), "job"))
 }
 
 // cut takes the first rows.
@@ -267,7 +274,7 @@ func failCommand() *ucli.Command {
 		Flags: slices.Concat([]ucli.Flag{
 			&ucli.BoolFlag{Name: "worst", Usage: "only the worst one, with the jobs that lose"},
 			&ucli.IntFlag{Name: "rows", Value: 40, Usage: "show so many domains in the table; 0: all"},
-		}, schedulerFlags(), reportFlags()),
+		}, liveFlags(), reportFlags()),
 		Action: failDomains,
 	}
 }
@@ -285,7 +292,7 @@ func failDomains(ctx *ucli.Context) error {
 		}
 		by = append(by, s)
 	}
-	search, err := schedulerConfig(ctx)
+	search, err := liveConfig(ctx)
 	if err != nil {
 		return err
 	}
@@ -325,9 +332,9 @@ func failDomains(ctx *ucli.Context) error {
 
 func failTable(w io.Writer, all []plan.Failure, worst bool, rows int) error {
 	c := newColumns(w)
-	c.row("DOMAIN", "MACHINES", "TASKS THERE", "PENDING", "OF PRODUCTION", "JOBS DOWN", "OTHERS EVICTED")
+	c.row("DOMAIN", "MACHINES", "TASKS THERE", "PENDING", "OF PRODUCTION", "JOBS DOWN", "OTHERS EVICTED", "MOVED")
 	for _, f := range cut(all, rows) {
-		c.row(f.Domain, f.Machines, f.Displaced, f.Pending, f.ProdPending, f.JobsDown, f.Evictions)
+		c.row(f.Domain, f.Machines, f.Displaced, f.Pending, f.ProdPending, f.JobsDown, f.Evictions, f.Moves)
 	}
 	if err := tail(c, w, len(all), rows, "domain"); err != nil || !worst || len(all[0].Jobs) == 0 {
 		return err

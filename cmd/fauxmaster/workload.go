@@ -199,6 +199,13 @@ func workloadRows(r *workload.Report) (rows [][]string) {
 		add("mean gap to the recording", "pending %.1f of %.1f, running %.1f of %.1f, evictions %.1f of %.1f in %v",
 			g.Pending, g.MeanPending, g.Running, g.MeanRunning, g.Evicted, g.MeanEvicted, time.Duration(r.EveryNs))
 	}
+	if g := r.Gap; g != nil {
+		add("pending at the end", "%s here, %s in the recording", thousands(g.EndPending), thousands(g.RecordedEndPending))
+		add("evictions in all", "%s here, %s in the recording", thousands(g.AllEvicted), thousands(g.RecordedAllEvicted))
+	}
+	for _, words := range r.LeavesOut {
+		add("the model leaves out", "%s", words)
+	}
 	if r.Unplaced > 0 {
 		add("never placed there", "%s: the recording does not say why (without them: --without-unplaced)", numberOf(r.Unplaced, "task"))
 	}

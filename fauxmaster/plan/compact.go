@@ -240,6 +240,9 @@ func cloned(of *cell.Cell, times int) (*cell.Cell, error) {
 	if f := of.Format(); f > 1 {
 		ops = append(ops, &borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: f}}})
 	}
+	if of.Format() >= cell.FormatStateBudgets {
+		ops = append(ops, cell.WholeState())
+	}
 	for at := range of.Machines() {
 		if !at.Up() {
 			continue

@@ -58,14 +58,17 @@ type Defragged struct {
 	// that found no place then find one after it.
 	Waiting int `json:"placedBefore"`
 	Placed  int `json:"placedAfter"`
+	// Untried machines might be emptied too: the search ended after maxVain of them in a
+	// row that could not.
+	Untried int `json:"untriedMachines,omitempty"`
 }
 
 const (
 	// formatMoves is the format from which on a cell moves tasks.
 	formatMoves = 3
-	// maxEmptied is with how many machines it is tried to empty them, those with
-	// the least to move.
-	maxEmptied = 256
+	// maxVain is how many machines in a row, those with the least to move first, are
+	// tried in vain before no other one is.
+	maxVain = 256
 	// A search of the rescheduler's that was in vain is made again after so long.
 	planWaitNs = 70e9
 )
@@ -77,13 +80,17 @@ func Defrag(c *cell.Cell, cfg scheduler.Config, maxMoves int, aims []string) (*D
 	if c.Format() < formatMoves {
 		return nil, fmt.Errorf("a cell of format %d moves no tasks, one of format %d does", c.Format(), formatMoves)
 	}
-	cfg.Reschedule, cfg.Moves = scheduler.RescheduleDefragment, maxMoves
 	m, err := ModelOf(c, cfg)
 	if err != nil {
 		return nil, err
 	}
 	first, err := m.rest()
 	if err != nil {
+		return nil, err
+	}
+	moving := cfg
+	moving.Reschedule, moving.Moves = scheduler.RescheduleDefragment, maxMoves
+	if m.s, err = scheduler.New(moving); err != nil {
 		return nil, err
 	}
 	d := &Defragged{Before: tidinessOf(m.cell), Waiting: first.Placed}
@@ -109,6 +116,9 @@ func Defrag(c *cell.Cell, cfg scheduler.Config, maxMoves int, aims []string) (*D
 		if busy[at.Name()] && isEmpty(at) {
 			d.Freed = append(d.Freed, at.Name())
 		}
+	}
+	if m.s, err = scheduler.New(cfg); err != nil {
+		return nil, err
 	}
 	then, err := m.rest()
 	d.Placed = then.Placed
@@ -196,13 +206,23 @@ func (d *Defragged) empty(m *Model, maxMoves int) error {
 		return cmp.Or(cmp.Compare(a.copies, b.copies), cmp.Compare(y.CPUMilli, x.CPUMilli), cmp.Compare(y.MemBytes, x.MemBytes),
 			strings.Compare(a.machine.Name(), b.machine.Name()))
 	})
-	for _, k := range all[:min(len(all), maxEmptied)] {
+	vain := 0
+	for i, k := range all {
 		// What was moved there meanwhile would be moved again.
-		if n := len(goers(k.machine)); n != k.copies || len(d.Moves)+n > maxMoves {
+		n := len(goers(k.machine))
+		if n != k.copies || len(d.Moves)+n > maxMoves {
 			continue
 		}
+		if vain == maxVain {
+			d.Untried = len(all) - i
+			return nil
+		}
+		before := len(d.Moves)
 		if err := d.emptyOne(m, k.machine); err != nil {
 			return err
+		}
+		if vain++; len(d.Moves) > before {
+			vain = 0
 		}
 	}
 	return nil

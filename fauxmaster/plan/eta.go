@@ -181,9 +181,11 @@ func (f *forward) begin() {
 func (f *forward) run(a *EtaAnswer) error {
 	pauses := slices.Clone(waits)
 	for {
+		waited := f.waitedNs
 		if err := f.Rest(); err != nil {
 			return err
 		}
+		f.sinceNs += f.waitedNs - waited
 		f.begin()
 		t := f.cell.Job(f.q.Job).Task(f.q.Index)
 		if p := t.Current(); p != nil {

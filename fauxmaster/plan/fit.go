@@ -40,9 +40,10 @@ type FitAnswer struct {
 	// AtLeast: a job cannot have more tasks, so Count is all that could be tried.
 	AtLeast bool `json:"atLeast,omitempty"`
 	// Evicted tasks give way when Count are placed; Displaced of them find no
-	// other place.
+	// other place. Moved tasks are moved by the rescheduler.
 	Evicted   int `json:"evicted"`
 	Displaced int `json:"displaced"`
+	Moved     int `json:"moved"`
 	// Rested is what became of the cell before the question.
 	Rested Rested `json:"before"`
 	// Per counts the places by CountPer.
@@ -97,7 +98,7 @@ func Fit(c *cell.Cell, cfg scheduler.Config, q FitQuestion) (*FitAnswer, error) 
 	if err != nil {
 		return nil, err
 	}
-	a.Evicted, a.Displaced, a.Per = at.evicted, at.displaced, at.per
+	a.Evicted, a.Displaced, a.Moved, a.Per = at.evicted, at.displaced, at.moved, at.per
 	if !a.AtLeast {
 		next, err := f.try(a.Count + 1)
 		if err != nil {
@@ -134,16 +135,18 @@ type Rested struct {
 	Displaced int `json:"displaced"`
 	// Waiting tasks have none now.
 	Waiting int `json:"waiting"`
+	// Moved tasks were moved by the rescheduler, some of them more than once.
+	Moved int `json:"moved"`
 }
 
 // rest leaves the cell to itself, and says what became of its tasks.
 func (m *Model) rest() (r Rested, err error) {
-	before := waiting(m.cell)
+	before, moved := waiting(m.cell), m.moved
 	if err := m.Rest(); err != nil {
 		return r, err
 	}
 	after := waiting(m.cell)
-	r = Rested{Waited: len(before), Placed: len(before), Waiting: len(after)}
+	r = Rested{Waited: len(before), Placed: len(before), Waiting: len(after), Moved: m.moved - moved}
 	for t := range after {
 		if before[t] {
 			r.Placed--
@@ -167,6 +170,7 @@ type tried struct {
 	// is not of lower priority.
 	placed, tasks      int
 	evicted, displaced int
+	moved              int
 	per                []Count
 	why                string
 }
@@ -310,7 +314,9 @@ func (f *fitting) try(n int) (*tried, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.displaced = r.Displaced
+	t.displaced, t.moved = r.Displaced, r.Moved
+	// Who is moved has lost no place.
+	t.evicted -= r.Moved
 	per := make(map[string]int)
 	for _, key := range keys {
 		j := m.cell.Job(key)

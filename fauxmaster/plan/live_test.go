@@ -32,8 +32,9 @@ func newLive(tb testing.TB, c *cell.Cell) *live {
 	return &live{tb: tb, cell: c, s: s, wallNs: max(c.WallNs(), 1_800_000_000e9)}
 }
 
-// search is the configuration of all schedulers here.
-var search = scheduler.Config{Seed: 1}
+// search is the configuration of all schedulers here. Moves have tests of their own,
+// against a session.
+var search = scheduler.Config{Seed: 1, Reschedule: scheduler.RescheduleOff}
 
 // copyOf is another cell in the same state.
 func copyOf(tb testing.TB, c *cell.Cell) *cell.Cell {

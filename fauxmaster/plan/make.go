@@ -78,6 +78,7 @@ func Make(id string, wallNs int64, from *trace.Cell, reserved scheduler.Reserved
 	}, load: make(map[string]cell.Resources), real: make(map[string]*borgpb.Resources), taints: make(map[string][]*borgpb.Taint), given: make(map[string]map[string][]int64)}
 	first := &borgpb.Entry{CellTimeNs: 1, WallTimeNs: wallNs, Ops: [][]byte{
 		marshal(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: cell.BuildFormat}}}),
+		marshal(cell.WholeState()),
 	}}
 	c.Apply(1, 1, marshal(first))
 	m.settleStrangers()
@@ -329,6 +330,15 @@ func (m *maker) addJobs() {
 				continue
 			}
 			a := &borgpb.Assignment{Uid: results[i].GetUid(), Index: uint32(index), Machine: name}
+			if j.Spec.Kind == borgpb.JobKind_JOB_KIND_DAEMON {
+				// Which of its tasks a machine has is the cell's to say.
+				seat, ok := m.seat(&j, name)
+				if !ok {
+					m.made.Misplaced["a daemon whose machine does not match its job"]++
+					continue
+				}
+				a.Index = seat
+			}
 			if j.Allocs != nil {
 				a.Machine, a.Alloc = "", j.Allocs[index]
 			}
@@ -337,6 +347,15 @@ func (m *maker) addJobs() {
 		}
 	}
 	p.flush()
+}
+
+// seat is the task that a daemon job has on a machine.
+func (m *maker) seat(j *trace.Job, machine string) (index uint32, ok bool) {
+	of, at := m.cell.Job(cell.JobKey{User: j.User, Name: j.Name}), m.cell.Machine(machine)
+	if of == nil || at == nil {
+		return 0, false
+	}
+	return of.SeatOn(at)
 }
 
 // wholeDevice is a device in the units of cell.Device.

@@ -18,6 +18,10 @@ type Model struct {
 	cfg  scheduler.Config
 	// hears is told every event, in order; nil: nobody is.
 	hears func([]cell.Event)
+	// moved counts the tasks that the rescheduler moved.
+	moved int
+	// waitedNs is the cell time that Rest let pass for the rescheduler.
+	waitedNs int64
 }
 
 const (
@@ -123,14 +127,18 @@ func marshal(m proto.Message) []byte {
 	return data
 }
 
-// Rest lets the scheduler and the borglets work until nothing happens any more.
+// Rest lets the scheduler, its rescheduler and the borglets work until nothing
+// happens any more. Time passes only as far as the scheduler itself waits for it: for
+// what the cell refused twice, and between two plans of moves.
 func (m *Model) Rest() error {
 	waited := false
 	for range maxRounds {
 		moved, refused := m.pass()
+		moved = m.plan() || moved
 		if m.obey() {
 			moved = true
 		}
+		at, more := m.s.PlanAt(m.cell)
 		switch {
 		case moved:
 			waited = false
@@ -138,11 +146,35 @@ func (m *Model) Rest() error {
 			// What the cell refused twice is held back for a while.
 			waited = true
 			m.entry(refusedWaitNs, nil)
+		case more:
+			ns := at - m.cell.TimeNs()
+			m.waitedNs += ns
+			m.entry(ns, nil)
 		default:
 			return nil
 		}
 	}
 	return fmt.Errorf("the scheduler does not come to rest within %d rounds", maxRounds)
+}
+
+// plan makes the moves that the rescheduler proposes once passes decide nothing more,
+// each followed by the passes that its room allows. It reports whether the cell made any.
+func (m *Model) plan() (moved bool) {
+	for {
+		o := m.s.Plan(m.cell)
+		if o == nil {
+			return moved
+		}
+		n := len(o.Moves)
+		r := m.Do(&borgpb.Op{Principal: &borgpb.Principal{Role: borgpb.Role_ROLE_SCHEDULER}, Op: &borgpb.Op_MoveTasks{MoveTasks: o}})[0]
+		m.s.SettlePlan(m.cell, r)
+		if r.GetRefusal() != nil {
+			return moved
+		}
+		moved = true
+		m.moved += n
+		m.pass()
+	}
 }
 
 // pass makes passes until one has nothing more to propose.

@@ -30,10 +30,10 @@ const (
 	// Displaced ran and waits now; Lost ran and is dead.
 	Displaced Fate = "pending"
 	Lost      Fate = "dead"
-	// Placed waited, and would wait, without the change; KeptOut would have been
-	// placed without it.
-	Placed  Fate = "placed"
-	KeptOut Fate = "kept out"
+	// Ended is a daemon whose machine drains, is down or is gone: it needs no other place.
+	Ended Fate = "ended with its machine"
+	// Placed waits without the change.
+	Placed Fate = "placed"
 	// NewPlaced and NewPending are tasks that the change submits.
 	NewPlaced  Fate = "new, placed"
 	NewPending Fate = "new, pending"
@@ -74,19 +74,21 @@ type State struct {
 
 // Effect is what would happen.
 type Effect struct {
-	// Before is the cell as it comes to rest without the change, After with it.
+	// Rested is what the cell does by itself before the change.
+	Rested Rested `json:"rested"`
+	// Before is the cell at rest, After what it comes to with the change.
 	Before State `json:"before"`
 	After  State `json:"after"`
-	// Tasks in order of their names.
+	// Tasks in order of their names: what becomes of them after Before.
 	Tasks []TaskChange `json:"tasks"`
 	// Counts of Tasks by fate.
 	Counts map[Fate]int `json:"counts"`
-	// Evictions of tasks, some of them more than once.
+	// Evictions of tasks, some of them more than once. Moves are those of the
+	// rescheduler, which are no evictions.
 	Evictions int `json:"evictions"`
+	Moves     int `json:"moves"`
 	// Jobs that have fewer running tasks than without the change.
 	Jobs []JobChange `json:"jobsThatLose"`
-	// Anyway counts tasks that lose their place without the change too.
-	Anyway int `json:"anyway,omitempty"`
 }
 
 // place is where a task is.
@@ -153,37 +155,36 @@ func stateOf(c *cell.Cell) (s State) {
 	return s
 }
 
-// WhatIf says what would happen if a change were made to a cell now. An op that
-// the cell refuses is a Refused.
+// WhatIf says what would happen if a change were made to a cell once it is at rest:
+// what waits in it is placed first. An op that the cell refuses is a Refused.
 func WhatIf(c *cell.Cell, cfg scheduler.Config, ch Change) (*Effect, error) {
-	was := placesOf(c)
-	without, err := ModelOf(c, cfg)
+	m, err := ModelOf(c, cfg)
 	if err != nil {
 		return nil, err
 	}
-	if err := without.Rest(); err != nil {
+	e := &Effect{Counts: make(map[Fate]int)}
+	if e.Rested, err = m.rest(); err != nil {
 		return nil, err
 	}
-	with, err := ModelOf(c, cfg)
-	if err != nil {
-		return nil, err
-	}
-	lost := with.hearLosses()
-	if err := with.Must(ch.Ops...); err != nil {
+	e.Before = stateOf(m.cell)
+	was, ran, moved := placesOf(m.cell), runningOf(m.cell), m.moved
+	lost := m.hearLosses()
+	if err := m.Must(ch.Ops...); err != nil {
 		return nil, err
 	}
 	if ch.Search != nil {
-		if with.s, err = scheduler.New(*ch.Search); err != nil {
+		if m.s, err = scheduler.New(*ch.Search); err != nil {
 			return nil, err
 		}
-		with.cfg = *ch.Search
+		m.cfg = *ch.Search
 	}
-	if err := with.Rest(); err != nil {
+	if err := m.Rest(); err != nil {
 		return nil, err
 	}
-	e := &Effect{Before: stateOf(without.cell), After: stateOf(with.cell), Counts: make(map[Fate]int)}
-	e.compare(was, placesOf(without.cell), with.cell, lost)
-	e.losers(without.cell, with.cell)
+	e.After, e.Moves = stateOf(m.cell), m.moved-moved
+	e.compare(was, m.cell, lost)
+	e.Evictions -= e.Moves
+	e.Jobs = losers(ran, m.cell)
 	return e, nil
 }
 
@@ -210,7 +211,7 @@ func (m *Model) hearLosses() *losses {
 	return l
 }
 
-func (e *Effect) compare(was, without map[taskKey]place, after *cell.Cell, lost *losses) {
+func (e *Effect) compare(was map[taskKey]place, after *cell.Cell, lost *losses) {
 	for j := range after.Jobs() {
 		for i, t := range j.Tasks() {
 			k := taskKey{j.UID(), i}
@@ -218,49 +219,70 @@ func (e *Effect) compare(was, without map[taskKey]place, after *cell.Cell, lost 
 			if p := t.Current(); p != nil {
 				is.machine = p.Machine().Name()
 			}
-			change := TaskChange{
-				Task: t.ID().String(), Priority: j.Priority(), From: was[k].machine, To: is.machine, Why: lost.why[k], Evictions: lost.count[k],
-			}
 			e.Evictions += lost.count[k]
 			before, known := was[k]
 			fate := fateOf(before, is)
-			switch anyway := fateOf(before, without[k]); {
-			case !known && is.state == borgpb.State_STATE_RUNNING:
+			switch {
+			case known && (fate == Displaced || fate == Lost) && j.Kind() == borgpb.JobKind_JOB_KIND_DAEMON && !seated(j, i):
+				fate = Ended
+			case known:
+			case is.state == borgpb.State_STATE_RUNNING:
 				fate = NewPlaced
-			case !known:
+			default:
 				fate = NewPending
-			case fate == "" && anyway == Placed:
-				fate = KeptOut
-			case fate == anyway && fate == Placed:
-				fate = ""
-			case fate == anyway && fate != "":
-				e.Anyway++
-				fate = ""
 			}
-			if fate != "" {
-				change.Fate = fate
-				e.Counts[fate]++
-				e.Tasks = append(e.Tasks, change)
+			if fate == "" {
+				continue
 			}
+			change := TaskChange{Task: t.ID().String(), Priority: j.Priority(), Fate: fate, From: before.machine, To: is.machine, Evictions: lost.count[k]}
+			if fate != Ended {
+				change.Why = lost.why[k]
+			}
+			e.Counts[fate]++
+			e.Tasks = append(e.Tasks, change)
 		}
 	}
 }
 
-// losers finds the jobs that run with less.
-func (e *Effect) losers(without, with *cell.Cell) {
-	for j := range without.Jobs() {
-		_, before, _ := j.Counts()
-		after := uint32(0)
-		if o := with.JobByUID(j.UID()); o != nil {
-			_, after, _ = o.Counts()
+// seated reports whether a task of a daemon job has a machine that takes tasks.
+func seated(j *cell.Job, index uint32) bool {
+	m := j.Seat(index)
+	return m != nil && m.Up() && !m.Draining()
+}
+
+// ran is how many tasks of a job had a place.
+type ran struct {
+	uid cell.UID
+	key cell.JobKey
+	// priority and tasks are those of then.
+	priority int32
+	tasks    uint32
+	count    uint32
+}
+
+func runningOf(c *cell.Cell) (all []ran) {
+	for j := range c.Jobs() {
+		_, n, _ := j.Counts()
+		all = append(all, ran{j.UID(), j.Key(), j.Priority(), j.NumTasks(), n})
+	}
+	return all
+}
+
+// losers finds the jobs that run with less than before.
+func losers(before []ran, after *cell.Cell) (jobs []JobChange) {
+	for _, b := range before {
+		n := uint32(0)
+		if o := after.JobByUID(b.uid); o != nil {
+			_, n, _ = o.Counts()
 		}
-		if after < before {
-			e.Jobs = append(e.Jobs, JobChange{j.Key().String(), j.Priority(), int(j.NumTasks()), int(before), int(after)})
+		if n < b.count {
+			jobs = append(jobs, JobChange{b.key.String(), b.priority, int(b.tasks), int(b.count), int(n)})
 		}
 	}
-	slices.SortStableFunc(e.Jobs, func(a, b JobChange) int {
+	slices.SortStableFunc(jobs, func(a, b JobChange) int {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(b.Before-b.After, a.Before-a.After))
 	})
+	return jobs
 }
 
 // Selector names machines by an attribute: "rack=r1", "rack=r*"; the attribute
@@ -299,10 +321,11 @@ func (s Selector) Select(c *cell.Cell) (all []*cell.Machine) {
 	return all
 }
 
-// RemoveMachines takes machines out of the cell, with all that runs there.
+// RemoveMachines takes machines out of the cell, with all that runs there and all that
+// is in volumes there.
 func RemoveMachines(ms []*cell.Machine) (ops []*borgpb.Op) {
 	for _, m := range ms {
-		ops = append(ops, &borgpb.Op{Op: &borgpb.Op_RemoveMachine{RemoveMachine: &borgpb.RemoveMachine{Name: m.Name(), Force: true}}})
+		ops = append(ops, &borgpb.Op{Op: &borgpb.Op_RemoveMachine{RemoveMachine: &borgpb.RemoveMachine{Name: m.Name(), Force: true, GiveUpVolumes: m.NumVolumes() > 0}}})
 	}
 	return ops
 }
@@ -358,8 +381,10 @@ type Failure struct {
 	ProdPending int `json:"prodPending"`
 	// JobsDown have no running task any more.
 	JobsDown int `json:"jobsDown"`
-	// Evictions beside those of the domain: who gave way.
+	// Evictions beside those of the domain: who gave way. Moves are those of the
+	// rescheduler.
 	Evictions int         `json:"evictions"`
+	Moves     int         `json:"moves"`
 	Jobs      []JobChange `json:"jobsThatLose"`
 }
 
@@ -442,11 +467,10 @@ func (m *Model) fail(name string, machines []*cell.Machine, before State) (Failu
 	for _, n := range lost.count {
 		f.Evictions += n
 	}
-	f.Evictions -= f.Displaced
-	e := &Effect{}
-	e.losers(m.cell, own.cell)
-	f.Jobs = e.Jobs
-	for _, j := range e.Jobs {
+	f.Moves = own.moved
+	f.Evictions -= f.Displaced + f.Moves
+	f.Jobs = losers(runningOf(m.cell), own.cell)
+	for _, j := range f.Jobs {
 		if j.After == 0 {
 			f.JobsDown++
 		}

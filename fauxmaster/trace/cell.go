@@ -82,15 +82,15 @@ type AllocSet struct {
 	Machines []string
 }
 
-// Op submits the alloc set.
+// Op submits the alloc set as the cell itself: what was recorded is not asked whether
+// a user of ours may submit it.
 func (s AllocSet) Op() *borgpb.Op {
 	spec, err := proto.Marshal(s.Spec)
 	if err != nil {
 		panic(fmt.Sprintf("alloc set %s/%s: %v", s.User, s.Name, err))
 	}
 	return &borgpb.Op{
-		Principal: &borgpb.Principal{User: s.User, Role: borgpb.Role_ROLE_USER},
-		Op:        &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{User: s.User, Name: s.Name, Spec: spec}},
+		Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{User: s.User, Name: s.Name, Spec: spec}},
 	}
 }
 
@@ -122,7 +122,7 @@ func addMachine(m Machine) *borgpb.Op {
 	}
 }
 
-// Op submits the job.
+// Op submits the job, as that of an alloc set does.
 func (j Job) Op() *borgpb.Op {
 	spec, err := proto.Marshal(j.Spec)
 	if err != nil {
@@ -130,8 +130,7 @@ func (j Job) Op() *borgpb.Op {
 		panic(fmt.Sprintf("job %s/%s: %v", j.User, j.Name, err))
 	}
 	return &borgpb.Op{
-		Principal: &borgpb.Principal{User: j.User, Role: borgpb.Role_ROLE_USER},
-		Op:        &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: j.User, Name: j.Name, Labels: j.Labels, Spec: spec}},
+		Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: j.User, Name: j.Name, Labels: j.Labels, Spec: spec}},
 	}
 }
 

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -138,16 +140,41 @@ func label(theirs string) string {
 	return ours
 }
 
-// attributes adds what an attribute may be, and notes what may not.
-func (c *Cell) attributes(to, from map[string]string) {
-	for _, key := range sortedKeys(from) {
+// attributes adds what an attribute may be, first what somebody asks for, and notes
+// what finds no room.
+func (c *Cell) attributes(to, from map[string]string, asked map[string]bool) {
+	keys := sortedKeys(from)
+	slices.SortStableFunc(keys, func(a, b string) int {
 		switch {
-		case len(key) == 0 || len(key) > maxKeyBytes || len(from[key]) > maxValueBytes:
+		case asked[a] == asked[b]:
+			return 0
+		case asked[a]:
+			return -1
+		}
+		return 1
+	})
+	for _, key := range keys {
+		switch {
+		case len(key) == 0 || len(from[key]) > maxValueBytes:
 			c.note("labels of machines that are longer than ours may be")
-		case len(to) >= maxAttributes:
-			c.note("labels of machines beyond 60 of one machine")
+		case len(to) < maxAttributes:
+			to[attributeKey(key)] = from[key]
+		case asked[key]:
+			c.note("labels of machines that tasks ask for, beyond 60 of one machine: what asks for them may wait")
 		default:
-			to[key] = from[key]
+			c.note("labels of machines beyond 60 of one machine that nothing asks for")
 		}
 	}
+}
+
+// attributeKey is our name of a label: a longer one than ours may be is cut, with a hash
+// that keeps it apart from others.
+func attributeKey(theirs string) string {
+	if len(theirs) <= maxKeyBytes {
+		return theirs
+	}
+	h := fnv.New64a()
+	h.Write([]byte(theirs))
+	suffix := fmt.Sprintf("~%016x", h.Sum64())
+	return strings.ToValidUTF8(theirs[:maxKeyBytes-len(suffix)], "") + suffix
 }

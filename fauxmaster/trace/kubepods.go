@@ -61,9 +61,14 @@ func (k *Kubernetes) jobs(machines *names) error {
 		o, priority := p.owner(), priorities[k.priority(p)]
 		never := p.Spec.Preemption == "Never"
 		key := fmt.Sprintf("%s\x00%s\x00%s\x00%03d\x00%v", o.namespace, o.name, o.kind, priority, never)
+		if o.kind == "DaemonSet" {
+			// Two jobs would be two daemons on each machine.
+			key = fmt.Sprintf("%s\x00%s\x00%s", o.namespace, o.name, o.kind)
+		}
 		if groups[key] == nil {
 			groups[key] = &group{owner: o, priority: priority, never: never}
 		}
+		groups[key].priority = max(groups[key].priority, priority)
 		groups[key].pods = append(groups[key].pods, t)
 	}
 	users, jobs := newNames(), make(map[string]*names)
@@ -81,6 +86,10 @@ func (k *Kubernetes) jobs(machines *names) error {
 		}
 		if g.never {
 			spec.Preempt = borgpb.Preempt_PREEMPT_NEVER
+		}
+		if g.owner.kind == "DaemonSet" {
+			k.cell.Jobs = append(k.cell.Jobs, k.cell.daemon(user, name, spec, g.pods))
+			continue
 		}
 		k.cell.Jobs = append(k.cell.Jobs, k.split(user, name, jobs[user], spec, g.pods)...)
 	}
@@ -213,6 +222,10 @@ func (k *Kubernetes) task(p *kubePod, values map[string][]string) (kubeTask, err
 		k.constrain(t.spec, kubeExpression{key, "In", []string{p.Spec.Selector[key]}}, false, values)
 	}
 	k.affinity(p, &t, values)
+	if p.owner().kind == "DaemonSet" {
+		// The controller ties each pod to its node by name; here the seat does.
+		t.spec.Constraints = slices.DeleteFunc(t.spec.Constraints, func(c *borgpb.Constraint) bool { return c.Key == nodeAttribute })
+	}
 	for _, o := range p.Spec.Tolerations {
 		k.tolerate(t.spec, o)
 	}
@@ -377,6 +390,29 @@ func (k *Kubernetes) valuesInNodes() map[string][]string {
 	return all
 }
 
+// asks notes the labels of nodes that the pod names.
+func (p *kubePod) asks(labels map[string]bool) {
+	for key := range p.Spec.Selector {
+		labels[key] = true
+	}
+	if p.Spec.Affinity == nil || p.Spec.Affinity.Node == nil {
+		return
+	}
+	n := p.Spec.Affinity.Node
+	terms := make([]kubeTerm, 0, 1)
+	if n.Required != nil {
+		terms = append(terms, n.Required.Terms...)
+	}
+	for _, o := range n.Preferred {
+		terms = append(terms, o.Term)
+	}
+	for _, t := range terms {
+		for _, e := range t.Expressions {
+			labels[e.Key] = true
+		}
+	}
+}
+
 // affinity maps what a pod wants of nodes, and which pods it shuns.
 func (k *Kubernetes) affinity(p *kubePod, t *kubeTask, values map[string][]string) {
 	a := p.Spec.Affinity
@@ -453,7 +489,7 @@ func (t *kubePodTerm) matches(labels map[string]string) bool {
 func (k *Kubernetes) constrain(spec *borgpb.TaskSpec, e kubeExpression, soft bool, values map[string][]string) {
 	var ks []*borgpb.Constraint
 	add := func(r borgpb.Relation, v string) {
-		ks = append(ks, &borgpb.Constraint{Key: e.Key, Relation: r, Value: v, Soft: soft})
+		ks = append(ks, &borgpb.Constraint{Key: attributeKey(e.Key), Relation: r, Value: v, Soft: soft})
 	}
 	switch e.Operator {
 	case "In":
@@ -483,8 +519,6 @@ func (k *Kubernetes) constrain(spec *borgpb.TaskSpec, e kubeExpression, soft boo
 	switch {
 	case len(ks) == 0 || len(spec.Constraints)+len(ks) > maxConstraints2011:
 		k.cell.note("expressions about nodes that take too many constraints, or are unknown")
-	case len(e.Key) > maxKeyBytes:
-		k.cell.note("expressions about labels that are longer than ours may be")
 	default:
 		spec.Constraints = append(spec.Constraints, ks...)
 	}

@@ -19,7 +19,10 @@ type Kubernetes struct {
 	pods   []kubePod
 	// classes are priority classes by name.
 	classes map[string]kubeClass
-	cell    *Cell
+	// asked are the labels of nodes that some pod names; nodes have more than a machine
+	// may.
+	asked map[string]bool
+	cell  *Cell
 }
 
 // KubernetesLabels are the labels of nodes that name failure domains.
@@ -161,7 +164,7 @@ func LoadKubernetes(labels KubernetesLabels, files ...string) (*Cell, error) {
 
 // NewKubernetes makes an empty cluster.
 func NewKubernetes(labels KubernetesLabels) *Kubernetes {
-	return &Kubernetes{labels: labels, classes: make(map[string]kubeClass), cell: &Cell{}}
+	return &Kubernetes{labels: labels, classes: make(map[string]kubeClass), asked: make(map[string]bool), cell: &Cell{}}
 }
 
 // Read reads one file. Lists that kubectl did not mix do not say the kind of each
@@ -186,11 +189,16 @@ func (k *Kubernetes) Read(file string, in io.Reader) error {
 			if err := json.Unmarshal(raw, &n); err != nil {
 				return fmt.Errorf("a node: %w", err)
 			}
+			nodeSpec.count(k.cell, fieldOf(raw, "spec"))
+			nodeStatus.count(k.cell, fieldOf(raw, "status"))
 			k.nodes = append(k.nodes, n)
 		case is.Kind == "Pod" || is.Kind == "" && is.Spec.Containers != nil:
 			var p kubePod
 			if err := json.Unmarshal(raw, &p); err != nil {
 				return fmt.Errorf("a pod: %w", err)
+			}
+			if p.Status.Phase != "Succeeded" && p.Status.Phase != "Failed" {
+				podSpec.count(k.cell, fieldOf(raw, "spec"))
 			}
 			k.pods = append(k.pods, p)
 		case is.Kind == "PriorityClass":
@@ -210,6 +218,15 @@ func (k *Kubernetes) Read(file string, in io.Reader) error {
 	})
 }
 
+// fieldOf returns one field of an object; nil if it has none.
+func fieldOf(raw json.RawMessage, name string) json.RawMessage {
+	var has map[string]json.RawMessage
+	if json.Unmarshal(raw, &has) != nil {
+		return nil
+	}
+	return has[name]
+}
+
 // The attribute that is a node's own name, and the taint of a cordoned node.
 const (
 	nodeAttribute = "node"
@@ -220,6 +237,9 @@ const (
 func (k *Kubernetes) Cell() (*Cell, error) {
 	if len(k.nodes) == 0 {
 		return nil, fmt.Errorf("there is no node in it: want what kubectl get nodes,pods,poddisruptionbudgets,priorityclasses -A -o json writes")
+	}
+	for i := range k.pods {
+		k.pods[i].asks(k.asked)
 	}
 	machines := newNames()
 	slices.SortStableFunc(k.nodes, func(a, b kubeNode) int { return strings.Compare(a.Meta.Name, b.Meta.Name) })
@@ -257,7 +277,7 @@ func (k *Kubernetes) machine(n *kubeNode, machines *names) (Machine, error) {
 			m.Spec.Attributes[key] = v
 		}
 	}
-	k.cell.attributes(m.Spec.Attributes, n.Meta.Labels)
+	k.cell.attributes(m.Spec.Attributes, n.Meta.Labels, k.asked)
 	cordoned := false
 	for _, t := range n.Spec.Taints {
 		taint := &borgpb.Taint{Key: t.Key, Value: t.Value}

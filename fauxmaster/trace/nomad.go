@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+
 	"borg/proto/borgpb"
 )
 
@@ -138,12 +140,14 @@ func (n *Nomad) Read(file string, in io.Reader) error {
 			if err := json.Unmarshal(raw, &o); err != nil {
 				return fmt.Errorf("a node: %w", err)
 			}
+			nomadNodeObject.count(n.cell, raw)
 			n.nodes = append(n.nodes, o)
 		case groups || summary:
 			var j nomadJob
 			if err := json.Unmarshal(raw, &j); err != nil {
 				return fmt.Errorf("a job: %w", err)
 			}
+			nomadJobObject.count(n.cell, raw)
 			n.job(&j)
 		default:
 			n.cell.note("objects that are no node, allocation or job")
@@ -259,7 +263,7 @@ func (n *Nomad) machine(o *nomadNode, name string) Machine {
 			}
 		}
 	}
-	n.cell.attributes(m.Spec.Attributes, more)
+	n.cell.attributes(m.Spec.Attributes, more, n.asked)
 	if o.SchedulingEligibility == "ineligible" && !o.Drain {
 		m.Spec.Taints = append(m.Spec.Taints, &borgpb.Taint{Key: "ineligible"})
 	}
@@ -338,6 +342,9 @@ func (n *Nomad) group(user string, used *names, id nomadJobID, group string, liv
 	system := false
 	if j := n.jobs[id]; j != nil {
 		system = j.Type == "system" || j.Type == "sysbatch"
+		if j.Type == "sysbatch" {
+			n.cell.note("allocations of sysbatch jobs, which run once on each node: here they are tasks of a batch job")
+		}
 		n.like(spec, j)
 		for i := range j.TaskGroups {
 			if j.TaskGroups[i].Name == group {
@@ -376,6 +383,16 @@ func (n *Nomad) group(user string, used *names, id nomadJobID, group string, liv
 		}
 	}
 	if len(tasks) == 0 {
+		return
+	}
+	if j := n.jobs[id]; j != nil && j.Type == "system" {
+		var daemons []kubeTask
+		for _, t := range tasks {
+			of := proto.CloneOf(spec.Task)
+			of.Resources = t.r
+			daemons = append(daemons, kubeTask{spec: of, machine: t.machine})
+		}
+		n.cell.Jobs = append(n.cell.Jobs, n.cell.daemon(user, used.another(id.id+"-"+group), spec, daemons))
 		return
 	}
 	words := func(r *borgpb.Resources) string {

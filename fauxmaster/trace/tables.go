@@ -59,6 +59,9 @@ func NewTables() *Tables {
 	return &Tables{known: make(map[string]bool), names: newNames(), tasks: make(map[tableJob][]tableTask), cell: &Cell{}}
 }
 
+// taskColumns are the columns of tasks, for people.
+const taskColumns = "job, cpu, mem, disk, priority, kind, machine, count, submit, run"
+
 // maxTableS is how late a task arrives and how long it runs, at most.
 const maxTableS = 1_000_000_000
 
@@ -106,7 +109,7 @@ func (t *Tables) ReadMachines(file string, in io.Reader) error {
 				more[column] = r.fields[i]
 			}
 		}
-		t.cell.attributes(m.Spec.Attributes, more)
+		t.cell.attributes(m.Spec.Attributes, more, nil)
 		t.machines = append(t.machines, m)
 	}
 	return r.err
@@ -132,6 +135,11 @@ func (t *Tables) ReadTasks(file string, in io.Reader) error {
 	submit, run := r.optional("submit"), r.optional("run")
 	if r.err != nil {
 		return r.err
+	}
+	for i, column := range r.columns {
+		if !slices.Contains([]int{job, cpu, mem, disk, priority, kind, machine, count, submit, run}, i) {
+			t.cell.note("column " + brief(column) + " of the tasks: it is not known, and nothing of it was taken; known are " + taskColumns)
+		}
 	}
 	for t.lenient(r).next() {
 		j := tableJob{user: "imported", name: r.text(job), priority: defaultPriority}

@@ -60,6 +60,21 @@ type Gap struct {
 	MeanEvicted float64 `json:"meanEvicted"`
 	// Samples that were compared.
 	Samples int `json:"samples"`
+	// At the last of them, and over all of them.
+	EndPending         int `json:"endPending"`
+	RecordedEndPending int `json:"recordedEndPending"`
+	AllEvicted         int `json:"allEvicted"`
+	RecordedAllEvicted int `json:"recordedAllEvicted"`
+}
+
+// LeavesOut says what the model does not have of a cell, for people.
+var LeavesOut = []string{
+	"evictions for what a machine ran out of, and for upgrades and maintenance that no entry tells",
+	"the time that a task takes to start and to stop, and packages that are fetched",
+	"crashes that come from the machine a task is on, and machines that are slow",
+	"use that changes over a task's life",
+	"moves of the rescheduler",
+	"constraints and conflicts that the recording does not tell",
 }
 
 // Report is what came of a workload.
@@ -74,6 +89,8 @@ type Report struct {
 	// Recorded is nil when the workload does not say what became of anything.
 	Recorded []Curve `json:"recorded,omitempty"`
 	Gap      *Gap    `json:"gap,omitempty"`
+	// LeavesOut is what the model does not have.
+	LeavesOut []string `json:"leavesOut"`
 	// Submitted counts the tasks that arrived, Placed the places that were given,
 	// Conflicts those that the cell refused.
 	Submitted int `json:"submitted"`
@@ -197,7 +214,10 @@ func gap(here []Sample, there []Curve) *Gap {
 	}
 	g := &Gap{Samples: len(there) - 1}
 	n := float64(g.Samples)
+	g.EndPending, g.RecordedEndPending = here[len(there)-1].Pending.Sum(), there[len(there)-1].Pending.Sum()
 	for i := 1; i < len(there); i++ {
+		g.AllEvicted += here[i].Evicted.Sum()
+		g.RecordedAllEvicted += there[i].Evicted.Sum()
 		for _, o := range []struct {
 			gap, mean   *float64
 			here, there int

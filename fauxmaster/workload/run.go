@@ -147,7 +147,7 @@ func newRun(w *Workload, cfg Config) (*run, error) {
 	}
 	return &run{
 		cfg: cfg, w: w, cell: w.Cell, s: s, cellNs: w.Cell.TimeNs(), wallNs: w.Cell.WallNs(), lives: make(map[cell.UID]*lives),
-		touched: make(map[string]bool), report: &Report{EveryNs: cfg.EveryNs, FromWallNs: w.Cell.WallNs(), Policy: cfg.Search.Policy.String(), Refused: make(map[string]int)},
+		touched: make(map[string]bool), report: &Report{EveryNs: cfg.EveryNs, FromWallNs: w.Cell.WallNs(), Policy: cfg.Search.Policy.String(), LeavesOut: LeavesOut, Refused: make(map[string]int)},
 	}, nil
 }
 

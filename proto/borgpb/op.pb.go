@@ -373,6 +373,8 @@ const (
 	EventKind_EVENT_KIND_QUOTA_POLICY EventKind = 173
 	// What tasks of a user may ask for was bounded.
 	EventKind_EVENT_KIND_TASK_LIMITS EventKind = 174
+	// How much of the state a user may hold was changed.
+	EventKind_EVENT_KIND_STATE_BUDGET EventKind = 700
 	// A small file was written.
 	EventKind_EVENT_KIND_FILE_WRITE EventKind = 80
 	// A small file was deleted.
@@ -461,6 +463,7 @@ var (
 		172: "EVENT_KIND_QUOTA_DELETE",
 		173: "EVENT_KIND_QUOTA_POLICY",
 		174: "EVENT_KIND_TASK_LIMITS",
+		700: "EVENT_KIND_STATE_BUDGET",
 		80:  "EVENT_KIND_FILE_WRITE",
 		81:  "EVENT_KIND_FILE_DELETE",
 		200: "EVENT_KIND_LABEL",
@@ -530,6 +533,7 @@ var (
 		"EVENT_KIND_QUOTA_DELETE":      172,
 		"EVENT_KIND_QUOTA_POLICY":      173,
 		"EVENT_KIND_TASK_LIMITS":       174,
+		"EVENT_KIND_STATE_BUDGET":      700,
 		"EVENT_KIND_FILE_WRITE":        80,
 		"EVENT_KIND_FILE_DELETE":       81,
 		"EVENT_KIND_LABEL":             200,
@@ -815,6 +819,7 @@ type Op struct {
 	//	*Op_UpdateAllocSet
 	//	*Op_ResizeAllocSet
 	//	*Op_DeleteVolume
+	//	*Op_SetStateBudget
 	Op            isOp_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1367,6 +1372,15 @@ func (x *Op) GetDeleteVolume() *DeleteVolume {
 	return nil
 }
 
+func (x *Op) GetSetStateBudget() *SetStateBudget {
+	if x != nil {
+		if x, ok := x.Op.(*Op_SetStateBudget); ok {
+			return x.SetStateBudget
+		}
+	}
+	return nil
+}
+
 type isOp_Op interface {
 	isOp_Op()
 }
@@ -1634,6 +1648,11 @@ type Op_DeleteVolume struct {
 	DeleteVolume *DeleteVolume `protobuf:"bytes,550,opt,name=delete_volume,json=deleteVolume,proto3,oneof"`
 }
 
+type Op_SetStateBudget struct {
+	// How much of the state a user may hold is changed. Since format 12.
+	SetStateBudget *SetStateBudget `protobuf:"bytes,700,opt,name=set_state_budget,json=setStateBudget,proto3,oneof"`
+}
+
 func (*Op_AddMachine) isOp_Op() {}
 
 func (*Op_RemoveMachine) isOp_Op() {}
@@ -1737,6 +1756,8 @@ func (*Op_UpdateAllocSet) isOp_Op() {}
 func (*Op_ResizeAllocSet) isOp_Op() {}
 
 func (*Op_DeleteVolume) isOp_Op() {}
+
+func (*Op_SetStateBudget) isOp_Op() {}
 
 // AddMachine takes a machine into the cell; it is up at once.
 type AddMachine struct {
@@ -6197,7 +6218,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"cellTimeNs\x12 \n" +
 	"\fwall_time_ns\x18\x02 \x01(\x03R\n" +
 	"wallTimeNs\x12\x10\n" +
-	"\x03ops\x18\x03 \x03(\fR\x03ops\"\xdf\x17\n" +
+	"\x03ops\x18\x03 \x03(\fR\x03ops\"\xa2\x18\n" +
 	"\x02Op\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12&\n" +
@@ -6273,7 +6294,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\frelease_task\x18\xb9\x03 \x01(\v2\x11.borg.ReleaseTaskH\x00R\vreleaseTask\x12A\n" +
 	"\x10update_alloc_set\x18\xba\x04 \x01(\v2\x14.borg.UpdateAllocSetH\x00R\x0eupdateAllocSet\x12A\n" +
 	"\x10resize_alloc_set\x18\xbb\x04 \x01(\v2\x14.borg.ResizeAllocSetH\x00R\x0eresizeAllocSet\x12:\n" +
-	"\rdelete_volume\x18\xa6\x04 \x01(\v2\x12.borg.DeleteVolumeH\x00R\fdeleteVolumeB\x04\n" +
+	"\rdelete_volume\x18\xa6\x04 \x01(\v2\x12.borg.DeleteVolumeH\x00R\fdeleteVolume\x12A\n" +
+	"\x10set_state_budget\x18\xbc\x05 \x01(\v2\x14.borg.SetStateBudgetH\x00R\x0esetStateBudgetB\x04\n" +
 	"\x02op\"\xbd\x02\n" +
 	"\n" +
 	"AddMachine\x12\x12\n" +
@@ -6677,7 +6699,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x14REFUSAL_KIND_TOO_OLD\x10\v\x12\x16\n" +
 	"\x12REFUSAL_KIND_LIMIT\x10\f\x12\x16\n" +
 	"\x12REFUSAL_KIND_STATE\x10\r\x12\x19\n" +
-	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\x94\x0e\n" +
+	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xb2\x0e\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11EVENT_KIND_SUBMIT\x10\x01\x12\x17\n" +
@@ -6733,7 +6755,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x14EVENT_KIND_QUOTA_SET\x10\xab\x01\x12\x1c\n" +
 	"\x17EVENT_KIND_QUOTA_DELETE\x10\xac\x01\x12\x1c\n" +
 	"\x17EVENT_KIND_QUOTA_POLICY\x10\xad\x01\x12\x1b\n" +
-	"\x16EVENT_KIND_TASK_LIMITS\x10\xae\x01\x12\x19\n" +
+	"\x16EVENT_KIND_TASK_LIMITS\x10\xae\x01\x12\x1c\n" +
+	"\x17EVENT_KIND_STATE_BUDGET\x10\xbc\x05\x12\x19\n" +
 	"\x15EVENT_KIND_FILE_WRITE\x10P\x12\x1a\n" +
 	"\x16EVENT_KIND_FILE_DELETE\x10Q\x12\x15\n" +
 	"\x10EVENT_KIND_LABEL\x10\xc8\x01\x12\x1c\n" +
@@ -6863,15 +6886,16 @@ var file_borgpb_op_proto_goTypes = []any{
 	(*SetQuotaPolicy)(nil),      // 82: borg.SetQuotaPolicy
 	(*SetTaskLimits)(nil),       // 83: borg.SetTaskLimits
 	(*SetPreemptionPolicy)(nil), // 84: borg.SetPreemptionPolicy
-	(*MachineSpec)(nil),         // 85: borg.MachineSpec
-	(*Resources)(nil),           // 86: borg.Resources
-	(*Taint)(nil),               // 87: borg.Taint
-	(*DeviceGrant)(nil),         // 88: borg.DeviceGrant
-	(*TaskReport)(nil),          // 89: borg.TaskReport
-	(State)(0),                  // 90: borg.State
-	(StopCause)(0),              // 91: borg.StopCause
-	(*Exit)(nil),                // 92: borg.Exit
-	(JobKind)(0),                // 93: borg.JobKind
+	(*SetStateBudget)(nil),      // 85: borg.SetStateBudget
+	(*MachineSpec)(nil),         // 86: borg.MachineSpec
+	(*Resources)(nil),           // 87: borg.Resources
+	(*Taint)(nil),               // 88: borg.Taint
+	(*DeviceGrant)(nil),         // 89: borg.DeviceGrant
+	(*TaskReport)(nil),          // 90: borg.TaskReport
+	(State)(0),                  // 91: borg.State
+	(StopCause)(0),              // 92: borg.StopCause
+	(*Exit)(nil),                // 93: borg.Exit
+	(JobKind)(0),                // 94: borg.JobKind
 }
 var file_borgpb_op_proto_depIdxs = []int32{
 	77,  // 0: borg.Op.principal:type_name -> borg.Principal
@@ -6927,58 +6951,59 @@ var file_borgpb_op_proto_depIdxs = []int32{
 	20,  // 50: borg.Op.update_alloc_set:type_name -> borg.UpdateAllocSet
 	21,  // 51: borg.Op.resize_alloc_set:type_name -> borg.ResizeAllocSet
 	64,  // 52: borg.Op.delete_volume:type_name -> borg.DeleteVolume
-	65,  // 53: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
-	66,  // 54: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
-	85,  // 55: borg.AddMachine.spec:type_name -> borg.MachineSpec
-	67,  // 56: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
-	86,  // 57: borg.SetMachine.capacity:type_name -> borg.Resources
-	87,  // 58: borg.SetMachine.set_taints:type_name -> borg.Taint
-	10,  // 59: borg.SetMachine.packages:type_name -> borg.PackageChange
-	68,  // 60: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
-	69,  // 61: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
-	70,  // 62: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
-	71,  // 63: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
-	1,   // 64: borg.ControlUpdate.verb:type_name -> borg.UpdateVerb
-	0,   // 65: borg.JudgeGate.verdict:type_name -> borg.GateVerdict
-	72,  // 66: borg.UpdateAllocSet.labels:type_name -> borg.UpdateAllocSet.LabelsEntry
-	73,  // 67: borg.UpdateAllocSet.annotations:type_name -> borg.UpdateAllocSet.AnnotationsEntry
-	74,  // 68: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
-	75,  // 69: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
-	25,  // 70: borg.Assign.assignments:type_name -> borg.Assignment
-	26,  // 71: borg.Assignment.victims:type_name -> borg.Victim
-	88,  // 72: borg.Assignment.devices:type_name -> borg.DeviceGrant
-	25,  // 73: borg.MoveTasks.moves:type_name -> borg.Assignment
-	25,  // 74: borg.MoveTasks.placement:type_name -> borg.Assignment
-	29,  // 75: borg.Reports.machines:type_name -> borg.MachineReport
-	89,  // 76: borg.MachineReport.tasks:type_name -> borg.TaskReport
-	32,  // 77: borg.MachineReport.reservations:type_name -> borg.TaskReservation
-	31,  // 78: borg.MachineReport.volumes_gone:type_name -> borg.VolumeName
-	30,  // 79: borg.MachineReport.volumes_found:type_name -> borg.FoundVolume
-	31,  // 80: borg.FoundVolume.name:type_name -> borg.VolumeName
-	76,  // 81: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
-	2,   // 82: borg.Refusal.kind:type_name -> borg.RefusalKind
-	49,  // 83: borg.Result.refusal:type_name -> borg.Refusal
-	49,  // 84: borg.Result.items:type_name -> borg.Refusal
-	3,   // 85: borg.Event.kind:type_name -> borg.EventKind
-	4,   // 86: borg.Event.object_kind:type_name -> borg.ObjectKind
-	90,  // 87: borg.Event.from:type_name -> borg.State
-	90,  // 88: borg.Event.to:type_name -> borg.State
-	91,  // 89: borg.Event.cause:type_name -> borg.StopCause
-	92,  // 90: borg.Event.exit:type_name -> borg.Exit
-	53,  // 91: borg.HearMachines.machines:type_name -> borg.HeardMachine
-	26,  // 92: borg.HeardMachine.missing:type_name -> borg.Victim
-	54,  // 93: borg.HeardMachine.found:type_name -> borg.FoundCopy
-	89,  // 94: borg.FoundCopy.report:type_name -> borg.TaskReport
-	88,  // 95: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
-	54,  // 96: borg.AdoptJob.copies:type_name -> borg.FoundCopy
-	59,  // 97: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
-	93,  // 98: borg.UnknownCopy.kind:type_name -> borg.JobKind
-	86,  // 99: borg.UnknownCopy.resources:type_name -> borg.Resources
-	100, // [100:100] is the sub-list for method output_type
-	100, // [100:100] is the sub-list for method input_type
-	100, // [100:100] is the sub-list for extension type_name
-	100, // [100:100] is the sub-list for extension extendee
-	0,   // [0:100] is the sub-list for field type_name
+	85,  // 53: borg.Op.set_state_budget:type_name -> borg.SetStateBudget
+	65,  // 54: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
+	66,  // 55: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
+	86,  // 56: borg.AddMachine.spec:type_name -> borg.MachineSpec
+	67,  // 57: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
+	87,  // 58: borg.SetMachine.capacity:type_name -> borg.Resources
+	88,  // 59: borg.SetMachine.set_taints:type_name -> borg.Taint
+	10,  // 60: borg.SetMachine.packages:type_name -> borg.PackageChange
+	68,  // 61: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
+	69,  // 62: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
+	70,  // 63: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
+	71,  // 64: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
+	1,   // 65: borg.ControlUpdate.verb:type_name -> borg.UpdateVerb
+	0,   // 66: borg.JudgeGate.verdict:type_name -> borg.GateVerdict
+	72,  // 67: borg.UpdateAllocSet.labels:type_name -> borg.UpdateAllocSet.LabelsEntry
+	73,  // 68: borg.UpdateAllocSet.annotations:type_name -> borg.UpdateAllocSet.AnnotationsEntry
+	74,  // 69: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
+	75,  // 70: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
+	25,  // 71: borg.Assign.assignments:type_name -> borg.Assignment
+	26,  // 72: borg.Assignment.victims:type_name -> borg.Victim
+	89,  // 73: borg.Assignment.devices:type_name -> borg.DeviceGrant
+	25,  // 74: borg.MoveTasks.moves:type_name -> borg.Assignment
+	25,  // 75: borg.MoveTasks.placement:type_name -> borg.Assignment
+	29,  // 76: borg.Reports.machines:type_name -> borg.MachineReport
+	90,  // 77: borg.MachineReport.tasks:type_name -> borg.TaskReport
+	32,  // 78: borg.MachineReport.reservations:type_name -> borg.TaskReservation
+	31,  // 79: borg.MachineReport.volumes_gone:type_name -> borg.VolumeName
+	30,  // 80: borg.MachineReport.volumes_found:type_name -> borg.FoundVolume
+	31,  // 81: borg.FoundVolume.name:type_name -> borg.VolumeName
+	76,  // 82: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
+	2,   // 83: borg.Refusal.kind:type_name -> borg.RefusalKind
+	49,  // 84: borg.Result.refusal:type_name -> borg.Refusal
+	49,  // 85: borg.Result.items:type_name -> borg.Refusal
+	3,   // 86: borg.Event.kind:type_name -> borg.EventKind
+	4,   // 87: borg.Event.object_kind:type_name -> borg.ObjectKind
+	91,  // 88: borg.Event.from:type_name -> borg.State
+	91,  // 89: borg.Event.to:type_name -> borg.State
+	92,  // 90: borg.Event.cause:type_name -> borg.StopCause
+	93,  // 91: borg.Event.exit:type_name -> borg.Exit
+	53,  // 92: borg.HearMachines.machines:type_name -> borg.HeardMachine
+	26,  // 93: borg.HeardMachine.missing:type_name -> borg.Victim
+	54,  // 94: borg.HeardMachine.found:type_name -> borg.FoundCopy
+	90,  // 95: borg.FoundCopy.report:type_name -> borg.TaskReport
+	89,  // 96: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
+	54,  // 97: borg.AdoptJob.copies:type_name -> borg.FoundCopy
+	59,  // 98: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
+	94,  // 99: borg.UnknownCopy.kind:type_name -> borg.JobKind
+	87,  // 100: borg.UnknownCopy.resources:type_name -> borg.Resources
+	101, // [101:101] is the sub-list for method output_type
+	101, // [101:101] is the sub-list for method input_type
+	101, // [101:101] is the sub-list for extension type_name
+	101, // [101:101] is the sub-list for extension extendee
+	0,   // [0:101] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_op_proto_init() }
@@ -7045,6 +7070,7 @@ func file_borgpb_op_proto_init() {
 		(*Op_UpdateAllocSet)(nil),
 		(*Op_ResizeAllocSet)(nil),
 		(*Op_DeleteVolume)(nil),
+		(*Op_SetStateBudget)(nil),
 	}
 	file_borgpb_op_proto_msgTypes[39].OneofWrappers = []any{}
 	file_borgpb_op_proto_msgTypes[40].OneofWrappers = []any{}

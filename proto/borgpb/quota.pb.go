@@ -86,6 +86,96 @@ func (Band) EnumDescriptor() ([]byte, []int) {
 	return file_borgpb_quota_proto_rawDescGZIP(), []int{0}
 }
 
+// StateMeasure is one amount of the replicated state that has a budget.
+type StateMeasure int32
+
+const (
+	// Not said.
+	StateMeasure_STATE_MEASURE_UNSPECIFIED StateMeasure = 0
+	// Tasks of jobs that are not dead, finished tasks included.
+	StateMeasure_STATE_MEASURE_TASKS StateMeasure = 1
+	// Allocs of alloc sets that are not dead.
+	StateMeasure_STATE_MEASURE_ALLOCS StateMeasure = 2
+	// Jobs and alloc sets that are not dead.
+	StateMeasure_STATE_MEASURE_OBJECTS StateMeasure = 3
+	// Cron jobs that are not dead.
+	StateMeasure_STATE_MEASURE_CRON_JOBS StateMeasure = 4
+	// Specs as merged, labels and annotations of jobs and alloc sets that are not dead,
+	// in bytes.
+	StateMeasure_STATE_MEASURE_BYTES StateMeasure = 5
+	// Dead jobs and alloc sets that are remembered.
+	StateMeasure_STATE_MEASURE_DEAD_OBJECTS StateMeasure = 6
+	// Their tasks and allocs.
+	StateMeasure_STATE_MEASURE_DEAD_TASKS StateMeasure = 7
+	// Their specs, labels and annotations, in bytes.
+	StateMeasure_STATE_MEASURE_DEAD_BYTES StateMeasure = 8
+	// Small files.
+	StateMeasure_STATE_MEASURE_FILES StateMeasure = 9
+	// Their contents, in bytes.
+	StateMeasure_STATE_MEASURE_FILE_BYTES StateMeasure = 10
+	// Secrets.
+	StateMeasure_STATE_MEASURE_SECRETS StateMeasure = 11
+)
+
+// Enum value maps for StateMeasure.
+var (
+	StateMeasure_name = map[int32]string{
+		0:  "STATE_MEASURE_UNSPECIFIED",
+		1:  "STATE_MEASURE_TASKS",
+		2:  "STATE_MEASURE_ALLOCS",
+		3:  "STATE_MEASURE_OBJECTS",
+		4:  "STATE_MEASURE_CRON_JOBS",
+		5:  "STATE_MEASURE_BYTES",
+		6:  "STATE_MEASURE_DEAD_OBJECTS",
+		7:  "STATE_MEASURE_DEAD_TASKS",
+		8:  "STATE_MEASURE_DEAD_BYTES",
+		9:  "STATE_MEASURE_FILES",
+		10: "STATE_MEASURE_FILE_BYTES",
+		11: "STATE_MEASURE_SECRETS",
+	}
+	StateMeasure_value = map[string]int32{
+		"STATE_MEASURE_UNSPECIFIED":  0,
+		"STATE_MEASURE_TASKS":        1,
+		"STATE_MEASURE_ALLOCS":       2,
+		"STATE_MEASURE_OBJECTS":      3,
+		"STATE_MEASURE_CRON_JOBS":    4,
+		"STATE_MEASURE_BYTES":        5,
+		"STATE_MEASURE_DEAD_OBJECTS": 6,
+		"STATE_MEASURE_DEAD_TASKS":   7,
+		"STATE_MEASURE_DEAD_BYTES":   8,
+		"STATE_MEASURE_FILES":        9,
+		"STATE_MEASURE_FILE_BYTES":   10,
+		"STATE_MEASURE_SECRETS":      11,
+	}
+)
+
+func (x StateMeasure) Enum() *StateMeasure {
+	p := new(StateMeasure)
+	*p = x
+	return p
+}
+
+func (x StateMeasure) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (StateMeasure) Descriptor() protoreflect.EnumDescriptor {
+	return file_borgpb_quota_proto_enumTypes[1].Descriptor()
+}
+
+func (StateMeasure) Type() protoreflect.EnumType {
+	return &file_borgpb_quota_proto_enumTypes[1]
+}
+
+func (x StateMeasure) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use StateMeasure.Descriptor instead.
+func (StateMeasure) EnumDescriptor() ([]byte, []int) {
+	return file_borgpb_quota_proto_rawDescGZIP(), []int{1}
+}
+
 // SetQuota grants a user a quota of one band, or puts another in its place (paper
 // §2.5). It caps what his jobs and alloc sets of that band may ask for at one time.
 // Grants of one band are refused when together they pass the capacity of the cell's
@@ -409,6 +499,118 @@ func (x *SetTaskLimits) GetMax() *Resources {
 	return nil
 }
 
+// SetStateBudget changes how much of the replicated state one user may hold, or the
+// default of all users. Measures that it does not name keep their budgets. Nothing
+// that is there goes, except dead objects beyond a smaller budget.
+type SetStateBudget struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// DNS label; empty: the default of all users. Since format 12.
+	User string `protobuf:"bytes,700,opt,name=user,proto3" json:"user,omitempty"`
+	// At least one, each measure once. Since format 12.
+	Amounts       []*StateAmount `protobuf:"bytes,701,rep,name=amounts,proto3" json:"amounts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetStateBudget) Reset() {
+	*x = SetStateBudget{}
+	mi := &file_borgpb_quota_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetStateBudget) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetStateBudget) ProtoMessage() {}
+
+func (x *SetStateBudget) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_quota_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetStateBudget.ProtoReflect.Descriptor instead.
+func (*SetStateBudget) Descriptor() ([]byte, []int) {
+	return file_borgpb_quota_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *SetStateBudget) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *SetStateBudget) GetAmounts() []*StateAmount {
+	if x != nil {
+		return x.Amounts
+	}
+	return nil
+}
+
+// StateAmount is an amount of one measure.
+type StateAmount struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of what. Since format 12.
+	Measure StateMeasure `protobuf:"varint,702,opt,name=measure,proto3,enum=borg.StateMeasure" json:"measure,omitempty"`
+	// At most the cell's total; zero: back to the default. Since format 12.
+	Amount        int64 `protobuf:"varint,703,opt,name=amount,proto3" json:"amount,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StateAmount) Reset() {
+	*x = StateAmount{}
+	mi := &file_borgpb_quota_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StateAmount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StateAmount) ProtoMessage() {}
+
+func (x *StateAmount) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_quota_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StateAmount.ProtoReflect.Descriptor instead.
+func (*StateAmount) Descriptor() ([]byte, []int) {
+	return file_borgpb_quota_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *StateAmount) GetMeasure() StateMeasure {
+	if x != nil {
+		return x.Measure
+	}
+	return StateMeasure_STATE_MEASURE_UNSPECIFIED
+}
+
+func (x *StateAmount) GetAmount() int64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
 var File_borgpb_quota_proto protoreflect.FileDescriptor
 
 const file_borgpb_quota_proto_rawDesc = "" +
@@ -437,7 +639,13 @@ const file_borgpb_quota_proto_rawDesc = "" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12!\n" +
 	"\x03min\x18\x02 \x01(\v2\x0f.borg.ResourcesR\x03min\x12)\n" +
 	"\adefault\x18\x03 \x01(\v2\x0f.borg.ResourcesR\adefault\x12!\n" +
-	"\x03max\x18\x04 \x01(\v2\x0f.borg.ResourcesR\x03max*s\n" +
+	"\x03max\x18\x04 \x01(\v2\x0f.borg.ResourcesR\x03max\"S\n" +
+	"\x0eSetStateBudget\x12\x13\n" +
+	"\x04user\x18\xbc\x05 \x01(\tR\x04user\x12,\n" +
+	"\aamounts\x18\xbd\x05 \x03(\v2\x11.borg.StateAmountR\aamounts\"U\n" +
+	"\vStateAmount\x12-\n" +
+	"\ameasure\x18\xbe\x05 \x01(\x0e2\x12.borg.StateMeasureR\ameasure\x12\x17\n" +
+	"\x06amount\x18\xbf\x05 \x01(\x03R\x06amount*s\n" +
 	"\x04Band\x12\x14\n" +
 	"\x10BAND_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tBAND_FREE\x10\x01\x12\x0e\n" +
@@ -445,7 +653,21 @@ const file_borgpb_quota_proto_rawDesc = "" +
 	"BAND_BATCH\x10\x02\x12\f\n" +
 	"\bBAND_MID\x10\x03\x12\x13\n" +
 	"\x0fBAND_PRODUCTION\x10\x04\x12\x13\n" +
-	"\x0fBAND_MONITORING\x10\x05B\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\x0fBAND_MONITORING\x10\x05*\xdf\x02\n" +
+	"\fStateMeasure\x12\x1d\n" +
+	"\x19STATE_MEASURE_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13STATE_MEASURE_TASKS\x10\x01\x12\x18\n" +
+	"\x14STATE_MEASURE_ALLOCS\x10\x02\x12\x19\n" +
+	"\x15STATE_MEASURE_OBJECTS\x10\x03\x12\x1b\n" +
+	"\x17STATE_MEASURE_CRON_JOBS\x10\x04\x12\x17\n" +
+	"\x13STATE_MEASURE_BYTES\x10\x05\x12\x1e\n" +
+	"\x1aSTATE_MEASURE_DEAD_OBJECTS\x10\x06\x12\x1c\n" +
+	"\x18STATE_MEASURE_DEAD_TASKS\x10\a\x12\x1c\n" +
+	"\x18STATE_MEASURE_DEAD_BYTES\x10\b\x12\x17\n" +
+	"\x13STATE_MEASURE_FILES\x10\t\x12\x1c\n" +
+	"\x18STATE_MEASURE_FILE_BYTES\x10\n" +
+	"\x12\x19\n" +
+	"\x15STATE_MEASURE_SECRETS\x10\vB\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_quota_proto_rawDescOnce sync.Once
@@ -459,31 +681,36 @@ func file_borgpb_quota_proto_rawDescGZIP() []byte {
 	return file_borgpb_quota_proto_rawDescData
 }
 
-var file_borgpb_quota_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_borgpb_quota_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_borgpb_quota_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_borgpb_quota_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_borgpb_quota_proto_goTypes = []any{
 	(Band)(0),              // 0: borg.Band
-	(*SetQuota)(nil),       // 1: borg.SetQuota
-	(*DeleteQuota)(nil),    // 2: borg.DeleteQuota
-	(*SetQuotaPolicy)(nil), // 3: borg.SetQuotaPolicy
-	(*Oversell)(nil),       // 4: borg.Oversell
-	(*SetTaskLimits)(nil),  // 5: borg.SetTaskLimits
-	(*Resources)(nil),      // 6: borg.Resources
+	(StateMeasure)(0),      // 1: borg.StateMeasure
+	(*SetQuota)(nil),       // 2: borg.SetQuota
+	(*DeleteQuota)(nil),    // 3: borg.DeleteQuota
+	(*SetQuotaPolicy)(nil), // 4: borg.SetQuotaPolicy
+	(*Oversell)(nil),       // 5: borg.Oversell
+	(*SetTaskLimits)(nil),  // 6: borg.SetTaskLimits
+	(*SetStateBudget)(nil), // 7: borg.SetStateBudget
+	(*StateAmount)(nil),    // 8: borg.StateAmount
+	(*Resources)(nil),      // 9: borg.Resources
 }
 var file_borgpb_quota_proto_depIdxs = []int32{
-	0, // 0: borg.SetQuota.band:type_name -> borg.Band
-	6, // 1: borg.SetQuota.limit:type_name -> borg.Resources
-	0, // 2: borg.DeleteQuota.band:type_name -> borg.Band
-	4, // 3: borg.SetQuotaPolicy.oversell:type_name -> borg.Oversell
-	0, // 4: borg.Oversell.band:type_name -> borg.Band
-	6, // 5: borg.SetTaskLimits.min:type_name -> borg.Resources
-	6, // 6: borg.SetTaskLimits.default:type_name -> borg.Resources
-	6, // 7: borg.SetTaskLimits.max:type_name -> borg.Resources
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	0,  // 0: borg.SetQuota.band:type_name -> borg.Band
+	9,  // 1: borg.SetQuota.limit:type_name -> borg.Resources
+	0,  // 2: borg.DeleteQuota.band:type_name -> borg.Band
+	5,  // 3: borg.SetQuotaPolicy.oversell:type_name -> borg.Oversell
+	0,  // 4: borg.Oversell.band:type_name -> borg.Band
+	9,  // 5: borg.SetTaskLimits.min:type_name -> borg.Resources
+	9,  // 6: borg.SetTaskLimits.default:type_name -> borg.Resources
+	9,  // 7: borg.SetTaskLimits.max:type_name -> borg.Resources
+	8,  // 8: borg.SetStateBudget.amounts:type_name -> borg.StateAmount
+	1,  // 9: borg.StateAmount.measure:type_name -> borg.StateMeasure
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_quota_proto_init() }
@@ -498,8 +725,8 @@ func file_borgpb_quota_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_quota_proto_rawDesc), len(file_borgpb_quota_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   5,
+			NumEnums:      2,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

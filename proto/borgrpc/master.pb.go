@@ -2066,7 +2066,12 @@ type ListQuotasResponse struct {
 	// How far bands are sold, from low to high; production stands for monitoring too.
 	Sold []*SoldBand `protobuf:"bytes,4,rep,name=sold,proto3" json:"sold,omitempty"`
 	// Log index that the answer stands for.
-	Index         uint64 `protobuf:"varint,5,opt,name=index,proto3" json:"index,omitempty"`
+	Index uint64 `protobuf:"varint,5,opt,name=index,proto3" json:"index,omitempty"`
+	// What each user holds of the replicated state, by user. Without a user in the
+	// request: who holds at least a hundredth of a budget or has one of his own.
+	Shares []*StateShare `protobuf:"bytes,700,rep,name=shares,proto3" json:"shares,omitempty"`
+	// The same of the whole cell, with the totals.
+	Cell          *StateShare `protobuf:"bytes,701,opt,name=cell,proto3" json:"cell,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2136,6 +2141,148 @@ func (x *ListQuotasResponse) GetIndex() uint64 {
 	return 0
 }
 
+func (x *ListQuotasResponse) GetShares() []*StateShare {
+	if x != nil {
+		return x.Shares
+	}
+	return nil
+}
+
+func (x *ListQuotasResponse) GetCell() *StateShare {
+	if x != nil {
+		return x.Cell
+	}
+	return nil
+}
+
+// StateShare is what a user, or the cell, holds of the replicated state.
+type StateShare struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The user; empty: the cell.
+	User string `protobuf:"bytes,702,opt,name=user,proto3" json:"user,omitempty"`
+	// In the order of the measures.
+	Held          []*StateHeld `protobuf:"bytes,703,rep,name=held,proto3" json:"held,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StateShare) Reset() {
+	*x = StateShare{}
+	mi := &file_borgrpc_master_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StateShare) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StateShare) ProtoMessage() {}
+
+func (x *StateShare) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StateShare.ProtoReflect.Descriptor instead.
+func (*StateShare) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *StateShare) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *StateShare) GetHeld() []*StateHeld {
+	if x != nil {
+		return x.Held
+	}
+	return nil
+}
+
+// StateHeld is one amount of the replicated state.
+type StateHeld struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of what.
+	Measure borgpb.StateMeasure `protobuf:"varint,704,opt,name=measure,proto3,enum=borg.StateMeasure" json:"measure,omitempty"`
+	// How much there is.
+	Used int64 `protobuf:"varint,705,opt,name=used,proto3" json:"used,omitempty"`
+	// How much there may be.
+	Allowed int64 `protobuf:"varint,706,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	// Of the cell's amount, what only production and admins may use.
+	Reserved      int64 `protobuf:"varint,707,opt,name=reserved,proto3" json:"reserved,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StateHeld) Reset() {
+	*x = StateHeld{}
+	mi := &file_borgrpc_master_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StateHeld) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StateHeld) ProtoMessage() {}
+
+func (x *StateHeld) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StateHeld.ProtoReflect.Descriptor instead.
+func (*StateHeld) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *StateHeld) GetMeasure() borgpb.StateMeasure {
+	if x != nil {
+		return x.Measure
+	}
+	return borgpb.StateMeasure(0)
+}
+
+func (x *StateHeld) GetUsed() int64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *StateHeld) GetAllowed() int64 {
+	if x != nil {
+		return x.Allowed
+	}
+	return 0
+}
+
+func (x *StateHeld) GetReserved() int64 {
+	if x != nil {
+		return x.Reserved
+	}
+	return 0
+}
+
 // LabelBreach is an object that would not be let in with the labels that it has.
 type LabelBreach struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2151,7 +2298,7 @@ type LabelBreach struct {
 
 func (x *LabelBreach) Reset() {
 	*x = LabelBreach{}
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2163,7 +2310,7 @@ func (x *LabelBreach) String() string {
 func (*LabelBreach) ProtoMessage() {}
 
 func (x *LabelBreach) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2176,7 +2323,7 @@ func (x *LabelBreach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelBreach.ProtoReflect.Descriptor instead.
 func (*LabelBreach) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *LabelBreach) GetKind() borgpb.Labelled {
@@ -2227,7 +2374,7 @@ type QuotaUse struct {
 
 func (x *QuotaUse) Reset() {
 	*x = QuotaUse{}
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2239,7 +2386,7 @@ func (x *QuotaUse) String() string {
 func (*QuotaUse) ProtoMessage() {}
 
 func (x *QuotaUse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2252,7 +2399,7 @@ func (x *QuotaUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotaUse.ProtoReflect.Descriptor instead.
 func (*QuotaUse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *QuotaUse) GetUser() string {
@@ -2336,7 +2483,7 @@ type TaskBounds struct {
 
 func (x *TaskBounds) Reset() {
 	*x = TaskBounds{}
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2348,7 +2495,7 @@ func (x *TaskBounds) String() string {
 func (*TaskBounds) ProtoMessage() {}
 
 func (x *TaskBounds) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2361,7 +2508,7 @@ func (x *TaskBounds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskBounds.ProtoReflect.Descriptor instead.
 func (*TaskBounds) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TaskBounds) GetUser() string {
@@ -2409,7 +2556,7 @@ type SoldBand struct {
 
 func (x *SoldBand) Reset() {
 	*x = SoldBand{}
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2421,7 +2568,7 @@ func (x *SoldBand) String() string {
 func (*SoldBand) ProtoMessage() {}
 
 func (x *SoldBand) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2434,7 +2581,7 @@ func (x *SoldBand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SoldBand.ProtoReflect.Descriptor instead.
 func (*SoldBand) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SoldBand) GetBand() borgpb.Band {
@@ -2490,7 +2637,7 @@ type AddMachineRequest struct {
 
 func (x *AddMachineRequest) Reset() {
 	*x = AddMachineRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2502,7 +2649,7 @@ func (x *AddMachineRequest) String() string {
 func (*AddMachineRequest) ProtoMessage() {}
 
 func (x *AddMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2515,7 +2662,7 @@ func (x *AddMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMachineRequest.ProtoReflect.Descriptor instead.
 func (*AddMachineRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *AddMachineRequest) GetAddr() string {
@@ -2587,7 +2734,7 @@ type AddMachineResponse struct {
 
 func (x *AddMachineResponse) Reset() {
 	*x = AddMachineResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2599,7 +2746,7 @@ func (x *AddMachineResponse) String() string {
 func (*AddMachineResponse) ProtoMessage() {}
 
 func (x *AddMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2612,7 +2759,7 @@ func (x *AddMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMachineResponse.ProtoReflect.Descriptor instead.
 func (*AddMachineResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *AddMachineResponse) GetResult() *borgpb.Result {
@@ -2645,7 +2792,7 @@ type SafeToDrainRequest struct {
 
 func (x *SafeToDrainRequest) Reset() {
 	*x = SafeToDrainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2657,7 +2804,7 @@ func (x *SafeToDrainRequest) String() string {
 func (*SafeToDrainRequest) ProtoMessage() {}
 
 func (x *SafeToDrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2670,7 +2817,7 @@ func (x *SafeToDrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SafeToDrainRequest.ProtoReflect.Descriptor instead.
 func (*SafeToDrainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SafeToDrainRequest) GetMachines() []string {
@@ -2709,7 +2856,7 @@ type SafeToDrainResponse struct {
 
 func (x *SafeToDrainResponse) Reset() {
 	*x = SafeToDrainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2721,7 +2868,7 @@ func (x *SafeToDrainResponse) String() string {
 func (*SafeToDrainResponse) ProtoMessage() {}
 
 func (x *SafeToDrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2734,7 +2881,7 @@ func (x *SafeToDrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SafeToDrainResponse.ProtoReflect.Descriptor instead.
 func (*SafeToDrainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *SafeToDrainResponse) GetVerdicts() []*DrainVerdict {
@@ -2779,7 +2926,7 @@ type DrainVerdict struct {
 
 func (x *DrainVerdict) Reset() {
 	*x = DrainVerdict{}
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2791,7 +2938,7 @@ func (x *DrainVerdict) String() string {
 func (*DrainVerdict) ProtoMessage() {}
 
 func (x *DrainVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2804,7 +2951,7 @@ func (x *DrainVerdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainVerdict.ProtoReflect.Descriptor instead.
 func (*DrainVerdict) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *DrainVerdict) GetMachine() string {
@@ -2864,7 +3011,7 @@ type WhyRequest struct {
 
 func (x *WhyRequest) Reset() {
 	*x = WhyRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2876,7 +3023,7 @@ func (x *WhyRequest) String() string {
 func (*WhyRequest) ProtoMessage() {}
 
 func (x *WhyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2889,7 +3036,7 @@ func (x *WhyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyRequest.ProtoReflect.Descriptor instead.
 func (*WhyRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *WhyRequest) GetUser() string {
@@ -2940,7 +3087,7 @@ type WhyResponse struct {
 
 func (x *WhyResponse) Reset() {
 	*x = WhyResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2952,7 +3099,7 @@ func (x *WhyResponse) String() string {
 func (*WhyResponse) ProtoMessage() {}
 
 func (x *WhyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2965,7 +3112,7 @@ func (x *WhyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyResponse.ProtoReflect.Descriptor instead.
 func (*WhyResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *WhyResponse) GetTask() *borgpb.Task {
@@ -3049,7 +3196,7 @@ type WhyPlacement struct {
 
 func (x *WhyPlacement) Reset() {
 	*x = WhyPlacement{}
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3061,7 +3208,7 @@ func (x *WhyPlacement) String() string {
 func (*WhyPlacement) ProtoMessage() {}
 
 func (x *WhyPlacement) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3074,7 +3221,7 @@ func (x *WhyPlacement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyPlacement.ProtoReflect.Descriptor instead.
 func (*WhyPlacement) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WhyPlacement) GetMachine() string {
@@ -3142,7 +3289,7 @@ type WhyPart struct {
 
 func (x *WhyPart) Reset() {
 	*x = WhyPart{}
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3154,7 +3301,7 @@ func (x *WhyPart) String() string {
 func (*WhyPart) ProtoMessage() {}
 
 func (x *WhyPart) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3167,7 +3314,7 @@ func (x *WhyPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyPart.ProtoReflect.Descriptor instead.
 func (*WhyPart) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WhyPart) GetPart() string {
@@ -3220,7 +3367,7 @@ type WhyFight struct {
 
 func (x *WhyFight) Reset() {
 	*x = WhyFight{}
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3232,7 +3379,7 @@ func (x *WhyFight) String() string {
 func (*WhyFight) ProtoMessage() {}
 
 func (x *WhyFight) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3245,7 +3392,7 @@ func (x *WhyFight) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyFight.ProtoReflect.Descriptor instead.
 func (*WhyFight) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WhyFight) GetBy() string {
@@ -3333,7 +3480,7 @@ type WhyHolder struct {
 
 func (x *WhyHolder) Reset() {
 	*x = WhyHolder{}
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3345,7 +3492,7 @@ func (x *WhyHolder) String() string {
 func (*WhyHolder) ProtoMessage() {}
 
 func (x *WhyHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3358,7 +3505,7 @@ func (x *WhyHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyHolder.ProtoReflect.Descriptor instead.
 func (*WhyHolder) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WhyHolder) GetName() string {
@@ -3401,7 +3548,7 @@ type WhyReason struct {
 
 func (x *WhyReason) Reset() {
 	*x = WhyReason{}
-	mi := &file_borgrpc_master_proto_msgTypes[41]
+	mi := &file_borgrpc_master_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3413,7 +3560,7 @@ func (x *WhyReason) String() string {
 func (*WhyReason) ProtoMessage() {}
 
 func (x *WhyReason) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[41]
+	mi := &file_borgrpc_master_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3426,7 +3573,7 @@ func (x *WhyReason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyReason.ProtoReflect.Descriptor instead.
 func (*WhyReason) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WhyReason) GetTest() string {
@@ -3470,7 +3617,7 @@ type WhyChange struct {
 
 func (x *WhyChange) Reset() {
 	*x = WhyChange{}
-	mi := &file_borgrpc_master_proto_msgTypes[42]
+	mi := &file_borgrpc_master_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3482,7 +3629,7 @@ func (x *WhyChange) String() string {
 func (*WhyChange) ProtoMessage() {}
 
 func (x *WhyChange) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[42]
+	mi := &file_borgrpc_master_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3495,7 +3642,7 @@ func (x *WhyChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyChange.ProtoReflect.Descriptor instead.
 func (*WhyChange) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WhyChange) GetChange() string {
@@ -3531,7 +3678,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[43]
+	mi := &file_borgrpc_master_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3543,7 +3690,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[43]
+	mi := &file_borgrpc_master_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3556,7 +3703,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{43}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *EventsRequest) GetFromIndex() uint64 {
@@ -3608,7 +3755,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[44]
+	mi := &file_borgrpc_master_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3620,7 +3767,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[44]
+	mi := &file_borgrpc_master_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3633,7 +3780,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{44}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *EventsResponse) GetEvents() []*borgpb.Event {
@@ -3684,7 +3831,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[45]
+	mi := &file_borgrpc_master_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3696,7 +3843,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[45]
+	mi := &file_borgrpc_master_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3709,7 +3856,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{45}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *LogsRequest) GetUser() string {
@@ -3812,7 +3959,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[46]
+	mi := &file_borgrpc_master_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3824,7 +3971,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[46]
+	mi := &file_borgrpc_master_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3837,7 +3984,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{46}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *LogsResponse) GetData() []byte {
@@ -3895,7 +4042,7 @@ type FollowRequest struct {
 
 func (x *FollowRequest) Reset() {
 	*x = FollowRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[47]
+	mi := &file_borgrpc_master_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3907,7 +4054,7 @@ func (x *FollowRequest) String() string {
 func (*FollowRequest) ProtoMessage() {}
 
 func (x *FollowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[47]
+	mi := &file_borgrpc_master_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3920,7 +4067,7 @@ func (x *FollowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRequest.ProtoReflect.Descriptor instead.
 func (*FollowRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{47}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *FollowRequest) GetScheduler() string {
@@ -3958,7 +4105,7 @@ type FollowResponse struct {
 
 func (x *FollowResponse) Reset() {
 	*x = FollowResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[48]
+	mi := &file_borgrpc_master_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3970,7 +4117,7 @@ func (x *FollowResponse) String() string {
 func (*FollowResponse) ProtoMessage() {}
 
 func (x *FollowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[48]
+	mi := &file_borgrpc_master_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3983,7 +4130,7 @@ func (x *FollowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowResponse.ProtoReflect.Descriptor instead.
 func (*FollowResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{48}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *FollowResponse) GetRecords() []*Record {
@@ -4041,7 +4188,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_borgrpc_master_proto_msgTypes[49]
+	mi := &file_borgrpc_master_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4053,7 +4200,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[49]
+	mi := &file_borgrpc_master_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4066,7 +4213,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{49}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Record) GetKey() []byte {
@@ -4098,7 +4245,7 @@ type CommittedEntry struct {
 
 func (x *CommittedEntry) Reset() {
 	*x = CommittedEntry{}
-	mi := &file_borgrpc_master_proto_msgTypes[50]
+	mi := &file_borgrpc_master_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4110,7 +4257,7 @@ func (x *CommittedEntry) String() string {
 func (*CommittedEntry) ProtoMessage() {}
 
 func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[50]
+	mi := &file_borgrpc_master_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4123,7 +4270,7 @@ func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommittedEntry.ProtoReflect.Descriptor instead.
 func (*CommittedEntry) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{50}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *CommittedEntry) GetIndex() uint64 {
@@ -4158,7 +4305,7 @@ type AssignRequest struct {
 
 func (x *AssignRequest) Reset() {
 	*x = AssignRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[51]
+	mi := &file_borgrpc_master_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4170,7 +4317,7 @@ func (x *AssignRequest) String() string {
 func (*AssignRequest) ProtoMessage() {}
 
 func (x *AssignRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[51]
+	mi := &file_borgrpc_master_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4183,7 +4330,7 @@ func (x *AssignRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignRequest.ProtoReflect.Descriptor instead.
 func (*AssignRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{51}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *AssignRequest) GetAssign() *borgpb.Assign {
@@ -4204,7 +4351,7 @@ type AssignResponse struct {
 
 func (x *AssignResponse) Reset() {
 	*x = AssignResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[52]
+	mi := &file_borgrpc_master_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4216,7 +4363,7 @@ func (x *AssignResponse) String() string {
 func (*AssignResponse) ProtoMessage() {}
 
 func (x *AssignResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[52]
+	mi := &file_borgrpc_master_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4229,7 +4376,7 @@ func (x *AssignResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignResponse.ProtoReflect.Descriptor instead.
 func (*AssignResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{52}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *AssignResponse) GetResult() *borgpb.Result {
@@ -4250,7 +4397,7 @@ type MoveTasksRequest struct {
 
 func (x *MoveTasksRequest) Reset() {
 	*x = MoveTasksRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[53]
+	mi := &file_borgrpc_master_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4262,7 +4409,7 @@ func (x *MoveTasksRequest) String() string {
 func (*MoveTasksRequest) ProtoMessage() {}
 
 func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[53]
+	mi := &file_borgrpc_master_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4275,7 +4422,7 @@ func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksRequest.ProtoReflect.Descriptor instead.
 func (*MoveTasksRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{53}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *MoveTasksRequest) GetMove() *borgpb.MoveTasks {
@@ -4296,7 +4443,7 @@ type MoveTasksResponse struct {
 
 func (x *MoveTasksResponse) Reset() {
 	*x = MoveTasksResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[54]
+	mi := &file_borgrpc_master_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4308,7 +4455,7 @@ func (x *MoveTasksResponse) String() string {
 func (*MoveTasksResponse) ProtoMessage() {}
 
 func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[54]
+	mi := &file_borgrpc_master_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4321,7 +4468,7 @@ func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksResponse.ProtoReflect.Descriptor instead.
 func (*MoveTasksResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{54}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *MoveTasksResponse) GetResult() *borgpb.Result {
@@ -4346,7 +4493,7 @@ type CheckDrainRequest struct {
 
 func (x *CheckDrainRequest) Reset() {
 	*x = CheckDrainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[55]
+	mi := &file_borgrpc_master_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4358,7 +4505,7 @@ func (x *CheckDrainRequest) String() string {
 func (*CheckDrainRequest) ProtoMessage() {}
 
 func (x *CheckDrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[55]
+	mi := &file_borgrpc_master_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4371,7 +4518,7 @@ func (x *CheckDrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDrainRequest.ProtoReflect.Descriptor instead.
 func (*CheckDrainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{55}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *CheckDrainRequest) GetMachines() []string {
@@ -4406,7 +4553,7 @@ type CheckDrainResponse struct {
 
 func (x *CheckDrainResponse) Reset() {
 	*x = CheckDrainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[56]
+	mi := &file_borgrpc_master_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4418,7 +4565,7 @@ func (x *CheckDrainResponse) String() string {
 func (*CheckDrainResponse) ProtoMessage() {}
 
 func (x *CheckDrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[56]
+	mi := &file_borgrpc_master_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4431,7 +4578,7 @@ func (x *CheckDrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDrainResponse.ProtoReflect.Descriptor instead.
 func (*CheckDrainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{56}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *CheckDrainResponse) GetAnswer() *SafeToDrainResponse {
@@ -4458,7 +4605,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[57]
+	mi := &file_borgrpc_master_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4470,7 +4617,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[57]
+	mi := &file_borgrpc_master_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4483,7 +4630,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{57}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ExplainRequest) GetUser() string {
@@ -4525,7 +4672,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[58]
+	mi := &file_borgrpc_master_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4537,7 +4684,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[58]
+	mi := &file_borgrpc_master_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4550,7 +4697,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{58}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ExplainResponse) GetWhy() *WhyResponse {
@@ -4609,7 +4756,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[59]
+	mi := &file_borgrpc_master_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4621,7 +4768,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[59]
+	mi := &file_borgrpc_master_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4634,7 +4781,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{59}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ReportRequest) GetReplica() uint64 {
@@ -4756,7 +4903,7 @@ type MachineUsage struct {
 
 func (x *MachineUsage) Reset() {
 	*x = MachineUsage{}
-	mi := &file_borgrpc_master_proto_msgTypes[60]
+	mi := &file_borgrpc_master_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4768,7 +4915,7 @@ func (x *MachineUsage) String() string {
 func (*MachineUsage) ProtoMessage() {}
 
 func (x *MachineUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[60]
+	mi := &file_borgrpc_master_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4781,7 +4928,7 @@ func (x *MachineUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineUsage.ProtoReflect.Descriptor instead.
 func (*MachineUsage) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{60}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *MachineUsage) GetMachine() string {
@@ -4832,7 +4979,7 @@ type VolumeUse struct {
 
 func (x *VolumeUse) Reset() {
 	*x = VolumeUse{}
-	mi := &file_borgrpc_master_proto_msgTypes[61]
+	mi := &file_borgrpc_master_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4844,7 +4991,7 @@ func (x *VolumeUse) String() string {
 func (*VolumeUse) ProtoMessage() {}
 
 func (x *VolumeUse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[61]
+	mi := &file_borgrpc_master_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4857,7 +5004,7 @@ func (x *VolumeUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeUse.ProtoReflect.Descriptor instead.
 func (*VolumeUse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{61}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *VolumeUse) GetName() *borgpb.VolumeName {
@@ -4890,7 +5037,7 @@ type AllocUse struct {
 
 func (x *AllocUse) Reset() {
 	*x = AllocUse{}
-	mi := &file_borgrpc_master_proto_msgTypes[62]
+	mi := &file_borgrpc_master_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4902,7 +5049,7 @@ func (x *AllocUse) String() string {
 func (*AllocUse) ProtoMessage() {}
 
 func (x *AllocUse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[62]
+	mi := &file_borgrpc_master_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4915,7 +5062,7 @@ func (x *AllocUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocUse.ProtoReflect.Descriptor instead.
 func (*AllocUse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{62}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *AllocUse) GetAlloc() string {
@@ -4958,7 +5105,7 @@ type CopyUsage struct {
 
 func (x *CopyUsage) Reset() {
 	*x = CopyUsage{}
-	mi := &file_borgrpc_master_proto_msgTypes[63]
+	mi := &file_borgrpc_master_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4970,7 +5117,7 @@ func (x *CopyUsage) String() string {
 func (*CopyUsage) ProtoMessage() {}
 
 func (x *CopyUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[63]
+	mi := &file_borgrpc_master_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4983,7 +5130,7 @@ func (x *CopyUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyUsage.ProtoReflect.Descriptor instead.
 func (*CopyUsage) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{63}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *CopyUsage) GetJobUid() string {
@@ -5046,7 +5193,7 @@ type Contact struct {
 
 func (x *Contact) Reset() {
 	*x = Contact{}
-	mi := &file_borgrpc_master_proto_msgTypes[64]
+	mi := &file_borgrpc_master_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5058,7 +5205,7 @@ func (x *Contact) String() string {
 func (*Contact) ProtoMessage() {}
 
 func (x *Contact) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[64]
+	mi := &file_borgrpc_master_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5071,7 +5218,7 @@ func (x *Contact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contact.ProtoReflect.Descriptor instead.
 func (*Contact) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{64}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *Contact) GetMachine() string {
@@ -5138,7 +5285,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[65]
+	mi := &file_borgrpc_master_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5150,7 +5297,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[65]
+	mi := &file_borgrpc_master_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5163,7 +5310,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{65}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ReportResponse) GetResult() *borgpb.Result {
@@ -5223,7 +5370,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[66]
+	mi := &file_borgrpc_master_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5235,7 +5382,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[66]
+	mi := &file_borgrpc_master_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5248,7 +5395,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{66}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ProbeRequest) GetMachine() string {
@@ -5285,7 +5432,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[67]
+	mi := &file_borgrpc_master_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5297,7 +5444,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[67]
+	mi := &file_borgrpc_master_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5310,7 +5457,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{67}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ProbeResponse) GetReached() bool {
@@ -5346,7 +5493,7 @@ type ListVolumesRequest struct {
 
 func (x *ListVolumesRequest) Reset() {
 	*x = ListVolumesRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[68]
+	mi := &file_borgrpc_master_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5358,7 +5505,7 @@ func (x *ListVolumesRequest) String() string {
 func (*ListVolumesRequest) ProtoMessage() {}
 
 func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[68]
+	mi := &file_borgrpc_master_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5371,7 +5518,7 @@ func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesRequest.ProtoReflect.Descriptor instead.
 func (*ListVolumesRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{68}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ListVolumesRequest) GetMachine() string {
@@ -5424,7 +5571,7 @@ type ListVolumesResponse struct {
 
 func (x *ListVolumesResponse) Reset() {
 	*x = ListVolumesResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[69]
+	mi := &file_borgrpc_master_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5436,7 +5583,7 @@ func (x *ListVolumesResponse) String() string {
 func (*ListVolumesResponse) ProtoMessage() {}
 
 func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[69]
+	mi := &file_borgrpc_master_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5449,7 +5596,7 @@ func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesResponse.ProtoReflect.Descriptor instead.
 func (*ListVolumesResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{69}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ListVolumesResponse) GetVolumes() []*borgpb.VolumeStatus {
@@ -5632,13 +5779,24 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\bbreaking\x18\x04 \x01(\rR\bbreaking\x12\x14\n" +
 	"\x05index\x18\x05 \x01(\x04R\x05index\"'\n" +
 	"\x11ListQuotasRequest\x12\x12\n" +
-	"\x04user\x18\x01 \x01(\tR\x04user\"\xc5\x01\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\"\x9d\x02\n" +
 	"\x12ListQuotasResponse\x12\x1a\n" +
 	"\benforced\x18\x01 \x01(\bR\benforced\x12)\n" +
 	"\x06quotas\x18\x02 \x03(\v2\x11.borgrpc.QuotaUseR\x06quotas\x12+\n" +
 	"\x06bounds\x18\x03 \x03(\v2\x13.borgrpc.TaskBoundsR\x06bounds\x12%\n" +
 	"\x04sold\x18\x04 \x03(\v2\x11.borgrpc.SoldBandR\x04sold\x12\x14\n" +
-	"\x05index\x18\x05 \x01(\x04R\x05index\"c\n" +
+	"\x05index\x18\x05 \x01(\x04R\x05index\x12,\n" +
+	"\x06shares\x18\xbc\x05 \x03(\v2\x13.borgrpc.StateShareR\x06shares\x12(\n" +
+	"\x04cell\x18\xbd\x05 \x01(\v2\x13.borgrpc.StateShareR\x04cell\"J\n" +
+	"\n" +
+	"StateShare\x12\x13\n" +
+	"\x04user\x18\xbe\x05 \x01(\tR\x04user\x12'\n" +
+	"\x04held\x18\xbf\x05 \x03(\v2\x12.borgrpc.StateHeldR\x04held\"\x87\x01\n" +
+	"\tStateHeld\x12-\n" +
+	"\ameasure\x18\xc0\x05 \x01(\x0e2\x12.borg.StateMeasureR\ameasure\x12\x13\n" +
+	"\x04used\x18\xc1\x05 \x01(\x03R\x04used\x12\x19\n" +
+	"\aallowed\x18\xc2\x05 \x01(\x03R\aallowed\x12\x1b\n" +
+	"\breserved\x18\xc3\x05 \x01(\x03R\breserved\"c\n" +
 	"\vLabelBreach\x12\"\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x0e.borg.LabelledR\x04kind\x12\x16\n" +
 	"\x06object\x18\x02 \x01(\tR\x06object\x12\x18\n" +
@@ -5950,7 +6108,7 @@ func file_borgrpc_master_proto_rawDescGZIP() []byte {
 }
 
 var file_borgrpc_master_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 74)
+var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 76)
 var file_borgrpc_master_proto_goTypes = []any{
 	(ReadMode)(0),                       // 0: borgrpc.ReadMode
 	(LogStream)(0),                      // 1: borgrpc.LogStream
@@ -5980,212 +6138,219 @@ var file_borgrpc_master_proto_goTypes = []any{
 	(*GetLabelPolicyResponse)(nil),      // 25: borgrpc.GetLabelPolicyResponse
 	(*ListQuotasRequest)(nil),           // 26: borgrpc.ListQuotasRequest
 	(*ListQuotasResponse)(nil),          // 27: borgrpc.ListQuotasResponse
-	(*LabelBreach)(nil),                 // 28: borgrpc.LabelBreach
-	(*QuotaUse)(nil),                    // 29: borgrpc.QuotaUse
-	(*TaskBounds)(nil),                  // 30: borgrpc.TaskBounds
-	(*SoldBand)(nil),                    // 31: borgrpc.SoldBand
-	(*AddMachineRequest)(nil),           // 32: borgrpc.AddMachineRequest
-	(*AddMachineResponse)(nil),          // 33: borgrpc.AddMachineResponse
-	(*SafeToDrainRequest)(nil),          // 34: borgrpc.SafeToDrainRequest
-	(*SafeToDrainResponse)(nil),         // 35: borgrpc.SafeToDrainResponse
-	(*DrainVerdict)(nil),                // 36: borgrpc.DrainVerdict
-	(*WhyRequest)(nil),                  // 37: borgrpc.WhyRequest
-	(*WhyResponse)(nil),                 // 38: borgrpc.WhyResponse
-	(*WhyPlacement)(nil),                // 39: borgrpc.WhyPlacement
-	(*WhyPart)(nil),                     // 40: borgrpc.WhyPart
-	(*WhyFight)(nil),                    // 41: borgrpc.WhyFight
-	(*WhyHolder)(nil),                   // 42: borgrpc.WhyHolder
-	(*WhyReason)(nil),                   // 43: borgrpc.WhyReason
-	(*WhyChange)(nil),                   // 44: borgrpc.WhyChange
-	(*EventsRequest)(nil),               // 45: borgrpc.EventsRequest
-	(*EventsResponse)(nil),              // 46: borgrpc.EventsResponse
-	(*LogsRequest)(nil),                 // 47: borgrpc.LogsRequest
-	(*LogsResponse)(nil),                // 48: borgrpc.LogsResponse
-	(*FollowRequest)(nil),               // 49: borgrpc.FollowRequest
-	(*FollowResponse)(nil),              // 50: borgrpc.FollowResponse
-	(*Record)(nil),                      // 51: borgrpc.Record
-	(*CommittedEntry)(nil),              // 52: borgrpc.CommittedEntry
-	(*AssignRequest)(nil),               // 53: borgrpc.AssignRequest
-	(*AssignResponse)(nil),              // 54: borgrpc.AssignResponse
-	(*MoveTasksRequest)(nil),            // 55: borgrpc.MoveTasksRequest
-	(*MoveTasksResponse)(nil),           // 56: borgrpc.MoveTasksResponse
-	(*CheckDrainRequest)(nil),           // 57: borgrpc.CheckDrainRequest
-	(*CheckDrainResponse)(nil),          // 58: borgrpc.CheckDrainResponse
-	(*ExplainRequest)(nil),              // 59: borgrpc.ExplainRequest
-	(*ExplainResponse)(nil),             // 60: borgrpc.ExplainResponse
-	(*ReportRequest)(nil),               // 61: borgrpc.ReportRequest
-	(*MachineUsage)(nil),                // 62: borgrpc.MachineUsage
-	(*VolumeUse)(nil),                   // 63: borgrpc.VolumeUse
-	(*AllocUse)(nil),                    // 64: borgrpc.AllocUse
-	(*CopyUsage)(nil),                   // 65: borgrpc.CopyUsage
-	(*Contact)(nil),                     // 66: borgrpc.Contact
-	(*ReportResponse)(nil),              // 67: borgrpc.ReportResponse
-	(*ProbeRequest)(nil),                // 68: borgrpc.ProbeRequest
-	(*ProbeResponse)(nil),               // 69: borgrpc.ProbeResponse
-	(*ListVolumesRequest)(nil),          // 70: borgrpc.ListVolumesRequest
-	(*ListVolumesResponse)(nil),         // 71: borgrpc.ListVolumesResponse
-	nil,                                 // 72: borgrpc.Given.LabelsEntry
-	nil,                                 // 73: borgrpc.Given.AnnotationsEntry
-	nil,                                 // 74: borgrpc.AddMachineRequest.LabelsEntry
-	nil,                                 // 75: borgrpc.AddMachineRequest.AttributesEntry
-	(*borgpb.Op)(nil),                   // 76: borg.Op
-	(*borgpb.Result)(nil),               // 77: borg.Result
-	(*borgpb.Member)(nil),               // 78: borg.Member
-	(*borgpb.Job)(nil),                  // 79: borg.Job
-	(*borgpb.Update)(nil),               // 80: borg.Update
-	(*borgpb.Task)(nil),                 // 81: borg.Task
-	(*borgpb.AllocSet)(nil),             // 82: borg.AllocSet
-	(*borgpb.Alloc)(nil),                // 83: borg.Alloc
-	(*borgpb.Machine)(nil),              // 84: borg.Machine
-	(borgpb.Band)(0),                    // 85: borg.Band
-	(*borgpb.LabelPolicy)(nil),          // 86: borg.LabelPolicy
-	(borgpb.Labelled)(0),                // 87: borg.Labelled
-	(*borgpb.Resources)(nil),            // 88: borg.Resources
-	(*borgpb.DrainBlocker)(nil),         // 89: borg.DrainBlocker
-	(*borgpb.Event)(nil),                // 90: borg.Event
-	(*borgpb.Assign)(nil),               // 91: borg.Assign
-	(*borgpb.MoveTasks)(nil),            // 92: borg.MoveTasks
-	(*borgpb.Reports)(nil),              // 93: borg.Reports
-	(*borgpb.MachineReport)(nil),        // 94: borg.MachineReport
-	(*borgpb.HearMachines)(nil),         // 95: borg.HearMachines
-	(*borgpb.VolumeName)(nil),           // 96: borg.VolumeName
-	(*borgpb.SetMachine)(nil),           // 97: borg.SetMachine
-	(*borgpb.VolumeStatus)(nil),         // 98: borg.VolumeStatus
+	(*StateShare)(nil),                  // 28: borgrpc.StateShare
+	(*StateHeld)(nil),                   // 29: borgrpc.StateHeld
+	(*LabelBreach)(nil),                 // 30: borgrpc.LabelBreach
+	(*QuotaUse)(nil),                    // 31: borgrpc.QuotaUse
+	(*TaskBounds)(nil),                  // 32: borgrpc.TaskBounds
+	(*SoldBand)(nil),                    // 33: borgrpc.SoldBand
+	(*AddMachineRequest)(nil),           // 34: borgrpc.AddMachineRequest
+	(*AddMachineResponse)(nil),          // 35: borgrpc.AddMachineResponse
+	(*SafeToDrainRequest)(nil),          // 36: borgrpc.SafeToDrainRequest
+	(*SafeToDrainResponse)(nil),         // 37: borgrpc.SafeToDrainResponse
+	(*DrainVerdict)(nil),                // 38: borgrpc.DrainVerdict
+	(*WhyRequest)(nil),                  // 39: borgrpc.WhyRequest
+	(*WhyResponse)(nil),                 // 40: borgrpc.WhyResponse
+	(*WhyPlacement)(nil),                // 41: borgrpc.WhyPlacement
+	(*WhyPart)(nil),                     // 42: borgrpc.WhyPart
+	(*WhyFight)(nil),                    // 43: borgrpc.WhyFight
+	(*WhyHolder)(nil),                   // 44: borgrpc.WhyHolder
+	(*WhyReason)(nil),                   // 45: borgrpc.WhyReason
+	(*WhyChange)(nil),                   // 46: borgrpc.WhyChange
+	(*EventsRequest)(nil),               // 47: borgrpc.EventsRequest
+	(*EventsResponse)(nil),              // 48: borgrpc.EventsResponse
+	(*LogsRequest)(nil),                 // 49: borgrpc.LogsRequest
+	(*LogsResponse)(nil),                // 50: borgrpc.LogsResponse
+	(*FollowRequest)(nil),               // 51: borgrpc.FollowRequest
+	(*FollowResponse)(nil),              // 52: borgrpc.FollowResponse
+	(*Record)(nil),                      // 53: borgrpc.Record
+	(*CommittedEntry)(nil),              // 54: borgrpc.CommittedEntry
+	(*AssignRequest)(nil),               // 55: borgrpc.AssignRequest
+	(*AssignResponse)(nil),              // 56: borgrpc.AssignResponse
+	(*MoveTasksRequest)(nil),            // 57: borgrpc.MoveTasksRequest
+	(*MoveTasksResponse)(nil),           // 58: borgrpc.MoveTasksResponse
+	(*CheckDrainRequest)(nil),           // 59: borgrpc.CheckDrainRequest
+	(*CheckDrainResponse)(nil),          // 60: borgrpc.CheckDrainResponse
+	(*ExplainRequest)(nil),              // 61: borgrpc.ExplainRequest
+	(*ExplainResponse)(nil),             // 62: borgrpc.ExplainResponse
+	(*ReportRequest)(nil),               // 63: borgrpc.ReportRequest
+	(*MachineUsage)(nil),                // 64: borgrpc.MachineUsage
+	(*VolumeUse)(nil),                   // 65: borgrpc.VolumeUse
+	(*AllocUse)(nil),                    // 66: borgrpc.AllocUse
+	(*CopyUsage)(nil),                   // 67: borgrpc.CopyUsage
+	(*Contact)(nil),                     // 68: borgrpc.Contact
+	(*ReportResponse)(nil),              // 69: borgrpc.ReportResponse
+	(*ProbeRequest)(nil),                // 70: borgrpc.ProbeRequest
+	(*ProbeResponse)(nil),               // 71: borgrpc.ProbeResponse
+	(*ListVolumesRequest)(nil),          // 72: borgrpc.ListVolumesRequest
+	(*ListVolumesResponse)(nil),         // 73: borgrpc.ListVolumesResponse
+	nil,                                 // 74: borgrpc.Given.LabelsEntry
+	nil,                                 // 75: borgrpc.Given.AnnotationsEntry
+	nil,                                 // 76: borgrpc.AddMachineRequest.LabelsEntry
+	nil,                                 // 77: borgrpc.AddMachineRequest.AttributesEntry
+	(*borgpb.Op)(nil),                   // 78: borg.Op
+	(*borgpb.Result)(nil),               // 79: borg.Result
+	(*borgpb.Member)(nil),               // 80: borg.Member
+	(*borgpb.Job)(nil),                  // 81: borg.Job
+	(*borgpb.Update)(nil),               // 82: borg.Update
+	(*borgpb.Task)(nil),                 // 83: borg.Task
+	(*borgpb.AllocSet)(nil),             // 84: borg.AllocSet
+	(*borgpb.Alloc)(nil),                // 85: borg.Alloc
+	(*borgpb.Machine)(nil),              // 86: borg.Machine
+	(borgpb.Band)(0),                    // 87: borg.Band
+	(*borgpb.LabelPolicy)(nil),          // 88: borg.LabelPolicy
+	(borgpb.StateMeasure)(0),            // 89: borg.StateMeasure
+	(borgpb.Labelled)(0),                // 90: borg.Labelled
+	(*borgpb.Resources)(nil),            // 91: borg.Resources
+	(*borgpb.DrainBlocker)(nil),         // 92: borg.DrainBlocker
+	(*borgpb.Event)(nil),                // 93: borg.Event
+	(*borgpb.Assign)(nil),               // 94: borg.Assign
+	(*borgpb.MoveTasks)(nil),            // 95: borg.MoveTasks
+	(*borgpb.Reports)(nil),              // 96: borg.Reports
+	(*borgpb.MachineReport)(nil),        // 97: borg.MachineReport
+	(*borgpb.HearMachines)(nil),         // 98: borg.HearMachines
+	(*borgpb.VolumeName)(nil),           // 99: borg.VolumeName
+	(*borgpb.SetMachine)(nil),           // 100: borg.SetMachine
+	(*borgpb.VolumeStatus)(nil),         // 101: borg.VolumeStatus
 }
 var file_borgrpc_master_proto_depIdxs = []int32{
-	76,  // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
-	77,  // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
-	78,  // 2: borgrpc.MutateResponse.elected:type_name -> borg.Member
-	78,  // 3: borgrpc.GetCellResponse.members:type_name -> borg.Member
+	78,  // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
+	79,  // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
+	80,  // 2: borgrpc.MutateResponse.elected:type_name -> borg.Member
+	80,  // 3: borgrpc.GetCellResponse.members:type_name -> borg.Member
 	6,   // 4: borgrpc.GetCellResponse.reach:type_name -> borgrpc.Reach
 	7,   // 5: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
 	0,   // 6: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
-	79,  // 7: borgrpc.GetJobResponse.job:type_name -> borg.Job
-	80,  // 8: borgrpc.GetJobResponse.update:type_name -> borg.Update
+	81,  // 7: borgrpc.GetJobResponse.job:type_name -> borg.Job
+	82,  // 8: borgrpc.GetJobResponse.update:type_name -> borg.Update
 	10,  // 9: borgrpc.GetJobResponse.given:type_name -> borgrpc.Given
-	72,  // 10: borgrpc.Given.labels:type_name -> borgrpc.Given.LabelsEntry
-	73,  // 11: borgrpc.Given.annotations:type_name -> borgrpc.Given.AnnotationsEntry
+	74,  // 10: borgrpc.Given.labels:type_name -> borgrpc.Given.LabelsEntry
+	75,  // 11: borgrpc.Given.annotations:type_name -> borgrpc.Given.AnnotationsEntry
 	0,   // 12: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
-	79,  // 13: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
+	81,  // 13: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
 	0,   // 14: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
-	81,  // 15: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
+	83,  // 15: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
 	0,   // 16: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
-	82,  // 17: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
-	83,  // 18: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
+	84,  // 17: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
+	85,  // 18: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
 	10,  // 19: borgrpc.ListAllocsResponse.given:type_name -> borgrpc.Given
 	0,   // 20: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	84,  // 21: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	86,  // 21: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
 	21,  // 22: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
-	85,  // 23: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
-	86,  // 24: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
-	86,  // 25: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
-	28,  // 26: borgrpc.GetLabelPolicyResponse.breaches:type_name -> borgrpc.LabelBreach
-	29,  // 27: borgrpc.ListQuotasResponse.quotas:type_name -> borgrpc.QuotaUse
-	30,  // 28: borgrpc.ListQuotasResponse.bounds:type_name -> borgrpc.TaskBounds
-	31,  // 29: borgrpc.ListQuotasResponse.sold:type_name -> borgrpc.SoldBand
-	87,  // 30: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
-	85,  // 31: borgrpc.QuotaUse.band:type_name -> borg.Band
-	88,  // 32: borgrpc.QuotaUse.limit:type_name -> borg.Resources
-	88,  // 33: borgrpc.QuotaUse.used:type_name -> borg.Resources
-	88,  // 34: borgrpc.TaskBounds.min:type_name -> borg.Resources
-	88,  // 35: borgrpc.TaskBounds.default:type_name -> borg.Resources
-	88,  // 36: borgrpc.TaskBounds.max:type_name -> borg.Resources
-	85,  // 37: borgrpc.SoldBand.band:type_name -> borg.Band
-	88,  // 38: borgrpc.SoldBand.sold:type_name -> borg.Resources
-	88,  // 39: borgrpc.SoldBand.cell:type_name -> borg.Resources
-	74,  // 40: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	75,  // 41: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	77,  // 42: borgrpc.AddMachineResponse.result:type_name -> borg.Result
-	36,  // 43: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
-	89,  // 44: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
-	81,  // 45: borgrpc.WhyResponse.task:type_name -> borg.Task
-	43,  // 46: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
-	44,  // 47: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
-	39,  // 48: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
-	41,  // 49: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
-	40,  // 50: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
-	41,  // 51: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
-	42,  // 52: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
-	42,  // 53: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
-	90,  // 54: borgrpc.EventsResponse.events:type_name -> borg.Event
-	1,   // 55: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
-	1,   // 56: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
-	51,  // 57: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
-	52,  // 58: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
-	91,  // 59: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	77,  // 60: borgrpc.AssignResponse.result:type_name -> borg.Result
-	92,  // 61: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
-	77,  // 62: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
-	35,  // 63: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
-	38,  // 64: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	93,  // 65: borgrpc.ReportRequest.reports:type_name -> borg.Reports
-	66,  // 66: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	94,  // 67: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	95,  // 68: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
-	62,  // 69: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
-	65,  // 70: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
-	64,  // 71: borgrpc.MachineUsage.allocs:type_name -> borgrpc.AllocUse
-	63,  // 72: borgrpc.MachineUsage.volumes:type_name -> borgrpc.VolumeUse
-	96,  // 73: borgrpc.VolumeUse.name:type_name -> borg.VolumeName
-	97,  // 74: borgrpc.Contact.set:type_name -> borg.SetMachine
-	77,  // 75: borgrpc.ReportResponse.result:type_name -> borg.Result
-	6,   // 76: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
-	98,  // 77: borgrpc.ListVolumesResponse.volumes:type_name -> borg.VolumeStatus
-	2,   // 78: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	2,   // 79: borgrpc.MasterService.Mutations:input_type -> borgrpc.MutateRequest
-	4,   // 80: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	8,   // 81: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	11,  // 82: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	13,  // 83: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	15,  // 84: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	17,  // 85: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	19,  // 86: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
-	24,  // 87: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
-	22,  // 88: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
-	26,  // 89: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
-	70,  // 90: borgrpc.MasterService.ListVolumes:input_type -> borgrpc.ListVolumesRequest
-	32,  // 91: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	37,  // 92: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	34,  // 93: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
-	45,  // 94: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	47,  // 95: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	49,  // 96: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	53,  // 97: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	55,  // 98: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	59,  // 99: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	57,  // 100: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
-	61,  // 101: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	68,  // 102: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	3,   // 103: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	3,   // 104: borgrpc.MasterService.Mutations:output_type -> borgrpc.MutateResponse
-	5,   // 105: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	9,   // 106: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	12,  // 107: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	14,  // 108: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	16,  // 109: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	18,  // 110: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	20,  // 111: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
-	25,  // 112: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
-	23,  // 113: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
-	27,  // 114: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
-	71,  // 115: borgrpc.MasterService.ListVolumes:output_type -> borgrpc.ListVolumesResponse
-	33,  // 116: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	38,  // 117: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	35,  // 118: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
-	46,  // 119: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	48,  // 120: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	50,  // 121: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	54,  // 122: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	56,  // 123: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	60,  // 124: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	58,  // 125: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
-	67,  // 126: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	69,  // 127: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	103, // [103:128] is the sub-list for method output_type
-	78,  // [78:103] is the sub-list for method input_type
-	78,  // [78:78] is the sub-list for extension type_name
-	78,  // [78:78] is the sub-list for extension extendee
-	0,   // [0:78] is the sub-list for field type_name
+	87,  // 23: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
+	88,  // 24: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
+	88,  // 25: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
+	30,  // 26: borgrpc.GetLabelPolicyResponse.breaches:type_name -> borgrpc.LabelBreach
+	31,  // 27: borgrpc.ListQuotasResponse.quotas:type_name -> borgrpc.QuotaUse
+	32,  // 28: borgrpc.ListQuotasResponse.bounds:type_name -> borgrpc.TaskBounds
+	33,  // 29: borgrpc.ListQuotasResponse.sold:type_name -> borgrpc.SoldBand
+	28,  // 30: borgrpc.ListQuotasResponse.shares:type_name -> borgrpc.StateShare
+	28,  // 31: borgrpc.ListQuotasResponse.cell:type_name -> borgrpc.StateShare
+	29,  // 32: borgrpc.StateShare.held:type_name -> borgrpc.StateHeld
+	89,  // 33: borgrpc.StateHeld.measure:type_name -> borg.StateMeasure
+	90,  // 34: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
+	87,  // 35: borgrpc.QuotaUse.band:type_name -> borg.Band
+	91,  // 36: borgrpc.QuotaUse.limit:type_name -> borg.Resources
+	91,  // 37: borgrpc.QuotaUse.used:type_name -> borg.Resources
+	91,  // 38: borgrpc.TaskBounds.min:type_name -> borg.Resources
+	91,  // 39: borgrpc.TaskBounds.default:type_name -> borg.Resources
+	91,  // 40: borgrpc.TaskBounds.max:type_name -> borg.Resources
+	87,  // 41: borgrpc.SoldBand.band:type_name -> borg.Band
+	91,  // 42: borgrpc.SoldBand.sold:type_name -> borg.Resources
+	91,  // 43: borgrpc.SoldBand.cell:type_name -> borg.Resources
+	76,  // 44: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	77,  // 45: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	79,  // 46: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	38,  // 47: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
+	92,  // 48: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
+	83,  // 49: borgrpc.WhyResponse.task:type_name -> borg.Task
+	45,  // 50: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
+	46,  // 51: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
+	41,  // 52: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
+	43,  // 53: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
+	42,  // 54: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
+	43,  // 55: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
+	44,  // 56: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
+	44,  // 57: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
+	93,  // 58: borgrpc.EventsResponse.events:type_name -> borg.Event
+	1,   // 59: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
+	1,   // 60: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
+	53,  // 61: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
+	54,  // 62: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
+	94,  // 63: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	79,  // 64: borgrpc.AssignResponse.result:type_name -> borg.Result
+	95,  // 65: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	79,  // 66: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	37,  // 67: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
+	40,  // 68: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
+	96,  // 69: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	68,  // 70: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
+	97,  // 71: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	98,  // 72: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
+	64,  // 73: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
+	67,  // 74: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
+	66,  // 75: borgrpc.MachineUsage.allocs:type_name -> borgrpc.AllocUse
+	65,  // 76: borgrpc.MachineUsage.volumes:type_name -> borgrpc.VolumeUse
+	99,  // 77: borgrpc.VolumeUse.name:type_name -> borg.VolumeName
+	100, // 78: borgrpc.Contact.set:type_name -> borg.SetMachine
+	79,  // 79: borgrpc.ReportResponse.result:type_name -> borg.Result
+	6,   // 80: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
+	101, // 81: borgrpc.ListVolumesResponse.volumes:type_name -> borg.VolumeStatus
+	2,   // 82: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	2,   // 83: borgrpc.MasterService.Mutations:input_type -> borgrpc.MutateRequest
+	4,   // 84: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	8,   // 85: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	11,  // 86: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	13,  // 87: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	15,  // 88: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	17,  // 89: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	19,  // 90: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
+	24,  // 91: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
+	22,  // 92: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
+	26,  // 93: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
+	72,  // 94: borgrpc.MasterService.ListVolumes:input_type -> borgrpc.ListVolumesRequest
+	34,  // 95: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	39,  // 96: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	36,  // 97: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
+	47,  // 98: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	49,  // 99: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	51,  // 100: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	55,  // 101: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	57,  // 102: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	61,  // 103: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	59,  // 104: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
+	63,  // 105: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	70,  // 106: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	3,   // 107: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	3,   // 108: borgrpc.MasterService.Mutations:output_type -> borgrpc.MutateResponse
+	5,   // 109: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	9,   // 110: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	12,  // 111: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	14,  // 112: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	16,  // 113: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	18,  // 114: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	20,  // 115: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
+	25,  // 116: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
+	23,  // 117: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
+	27,  // 118: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
+	73,  // 119: borgrpc.MasterService.ListVolumes:output_type -> borgrpc.ListVolumesResponse
+	35,  // 120: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	40,  // 121: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	37,  // 122: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
+	48,  // 123: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	50,  // 124: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	52,  // 125: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	56,  // 126: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	58,  // 127: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	62,  // 128: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	60,  // 129: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
+	69,  // 130: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	71,  // 131: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	107, // [107:132] is the sub-list for method output_type
+	82,  // [82:107] is the sub-list for method input_type
+	82,  // [82:82] is the sub-list for extension type_name
+	82,  // [82:82] is the sub-list for extension extendee
+	0,   // [0:82] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
@@ -6193,14 +6358,14 @@ func file_borgrpc_master_proto_init() {
 	if File_borgrpc_master_proto != nil {
 		return
 	}
-	file_borgrpc_master_proto_msgTypes[59].OneofWrappers = []any{}
+	file_borgrpc_master_proto_msgTypes[61].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_master_proto_rawDesc), len(file_borgrpc_master_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   74,
+			NumMessages:   76,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

@@ -34,6 +34,8 @@ type authInfo struct {
 	here *present
 	// What is read from this connection goes through it; nil: a socket.
 	in *readingConn
+	// Follows what comes; nil: a master's, or a socket.
+	flow *inflow
 	// Ends this connection; nil: it is not ended for who is slow.
 	hangUp func()
 }
@@ -113,7 +115,7 @@ func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 		}
 		// Only a master's own processes listen on sockets, for their master.
 		own := c.own.Name()
-		return raw, infoOf(credentials.PrivacyAndIntegrity, identity.Name{Cell: own.Cell, Role: identity.Master, ID: own.ID}), nil
+		return buffered(raw, nil), infoOf(credentials.PrivacyAndIntegrity, identity.Name{Cell: own.Cell, Role: identity.Master, ID: own.ID}), nil
 	}
 	conn, who, err := c.shake(raw)
 	if err != nil {
@@ -152,7 +154,7 @@ func (c *serverCredentials) shake(raw net.Conn) (net.Conn, authInfo, error) {
 		// As if with a certificate that was just issued: masters pass on since when
 		// their callers have theirs.
 		who.issued, who.expires = time.Now(), time.Now().Add(identity.Life)
-		return raw, who, err
+		return buffered(raw, nil), who, err
 	}
 	turn := inTurn(raw)
 	conn, info, err := tls.ServerHandshake(turn)
@@ -164,7 +166,7 @@ func (c *serverCredentials) shake(raw net.Conn) (net.Conn, authInfo, error) {
 	var counted net.Conn
 	if err == nil {
 		who.in = reading(conn, who.name)
-		counted, who.here, err = c.crowd.admit(who.in, who.name)
+		counted, who.here, who.flow, err = c.crowd.admit(who.in, who.name)
 	}
 	if err != nil {
 		conn.Close()

@@ -22,6 +22,11 @@ const (
 	maxHandshakes = 2048
 	// maxConnsOfOne bounds the connections of one caller who is no master.
 	maxConnsOfOne = 1024
+	// maxConnsOfUser bounds the connections of one user and of its tasks together.
+	maxConnsOfUser = 4096
+	// maxCallsOfUser bounds the calls that these have under way together: one that
+	// waits for its message or its answer costs some 17 KiB.
+	maxCallsOfUser = 4096
 	// maxCallsOfOne bounds the calls that one connection of such a caller has under
 	// way: each may hold a message.
 	maxCallsOfOne = 1024
@@ -42,6 +47,56 @@ type crowd struct {
 	handshakes map[string]int
 	// By caller, without masters; guarded by mu.
 	callers map[identity.Name]*present
+	// By whoUses, without masters; guarded by mu.
+	users map[string]*presentUser
+	// Bytes that all of them have sent and no handler has taken.
+	receiving atomic.Int64
+}
+
+// presentUser is what a user and its tasks have at a door.
+type presentUser struct {
+	// Connections, with mu.
+	flows map[*inflow]bool
+	// Calls under way.
+	calls atomic.Int64
+	// Bytes that they have sent and no handler has taken.
+	receiving atomic.Int64
+}
+
+// whoUses is whom what a caller has is counted for: tasks are their user's.
+func whoUses(name identity.Name) string {
+	if name.Role == identity.User || name.Role == identity.Task {
+		return name.User()
+	}
+	return name.String()
+}
+
+// hangUpLargest closes the connection that holds most of what no handler has taken;
+// of one user, or nil: of all.
+func (c *crowd) hangUpLargest(of *presentUser) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var largest *inflow
+	look := func(u *presentUser) {
+		for f := range u.flows {
+			if !f.closing.Load() && (largest == nil || f.held.Load() > largest.held.Load()) {
+				largest = f
+			}
+		}
+	}
+	if of != nil {
+		look(of)
+	} else {
+		for _, u := range c.users {
+			look(u)
+		}
+	}
+	if largest == nil || largest.closing.Swap(true) {
+		return
+	}
+	hungUp.Add(1)
+	// Not by the goroutine that reads from another connection: to close waits for TLS.
+	go largest.hangUp()
 }
 
 // present is what one caller has at a door.
@@ -53,7 +108,7 @@ type present struct {
 }
 
 func newCrowd() *crowd {
-	return &crowd{handshakes: make(map[string]int), callers: make(map[identity.Name]*present)}
+	return &crowd{handshakes: make(map[string]int), callers: make(map[identity.Name]*present), users: make(map[string]*presentUser)}
 }
 
 // enter is called before a handshake; leave when it has ended.
@@ -73,27 +128,41 @@ func (c *crowd) enter(addr net.Addr) (leave func(), err error) {
 
 // admit counts a connection of a caller who is known until it is closed. Masters are not
 // counted.
-func (c *crowd) admit(conn net.Conn, name identity.Name) (net.Conn, *present, error) {
-	if name.Role == identity.Master {
-		return conn, nil, nil
+func (c *crowd) admit(conn net.Conn, name identity.Name) (net.Conn, *present, *inflow, error) {
+	if name.Role == identity.Master || name.Role == identity.Scheduler {
+		return buffered(conn, nil), nil, nil, nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	here := c.callers[name]
+	here, user := c.callers[name], c.users[whoUses(name)]
+	switch {
+	case here != nil && here.conns.Load() >= maxConnsOfOne:
+		return nil, nil, nil, fmt.Errorf("%s has %d connections already", name.Words(), maxConnsOfOne)
+	case user != nil && len(user.flows) >= maxConnsOfUser:
+		return nil, nil, nil, fmt.Errorf("%s: its user has %d connections already", name.Words(), maxConnsOfUser)
+	}
 	if here == nil {
 		here = new(present)
 		c.callers[name] = here
 	}
-	if here.conns.Load() >= maxConnsOfOne {
-		return nil, nil, fmt.Errorf("%s has %d connections already", name.Words(), maxConnsOfOne)
+	if user == nil {
+		user = &presentUser{flows: make(map[*inflow]bool)}
+		c.users[whoUses(name)] = user
 	}
 	here.conns.Add(1)
+	flow := newInflow(c, user)
+	user.flows[flow] = true
 	leave := func() {
 		if here.conns.Add(-1) == 0 {
 			delete(c.callers, name)
 		}
+		if delete(user.flows, flow); len(user.flows) == 0 {
+			delete(c.users, whoUses(name))
+		}
 	}
-	return &countedConn{Conn: conn, leave: sync.OnceFunc(func() { c.less(leave) })}, here, nil
+	counted := &countedConn{Conn: buffered(conn, flow), leave: sync.OnceFunc(func() { c.less(leave) })}
+	flow.hangUp = func() { counted.Close() }
+	return counted, here, flow, nil
 }
 
 func (c *crowd) less(f func()) {
@@ -145,6 +214,9 @@ func (c *Config) tap(ctx context.Context, call *tap.Info) (context.Context, erro
 	if err == nil && info.name.Role != identity.Master && info.calls != nil && info.calls.Load() >= maxCallsOfOne {
 		err = status.Errorf(codes.ResourceExhausted, "%s has %d calls under way on one connection", info.name.Words(), maxCallsOfOne)
 	}
+	if err == nil && info.flow != nil && info.flow.user.calls.Load() >= maxCallsOfUser {
+		err = TooMuch(fmt.Sprintf("%s: its user has %d calls under way", info.name.Words(), maxCallsOfUser), time.Second)
+	}
 	if err == nil && info.name.Role != identity.Master && c.Admit != nil {
 		if err = c.Admit(call.FullMethodName, info.name); err != nil {
 			// Nothing else is read from this connection meanwhile: whoever goes on asking
@@ -154,6 +226,10 @@ func (c *Config) tap(ctx context.Context, call *tap.Info) (context.Context, erro
 	}
 	if err != nil {
 		c.tell(ctx, call.FullMethodName, err)
+		return ctx, err
 	}
-	return ctx, err
+	if info.flow != nil {
+		ctx = context.WithValue(ctx, receivingKey{}, info.flow.begin(RequestBytes(call.FullMethodName, info.name.Role)))
+	}
+	return ctx, nil
 }

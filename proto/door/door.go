@@ -135,7 +135,8 @@ func NewServer(config Config) *grpc.Server {
 		grpc.InTapHandle(config.tap),
 		grpc.StatsHandler(callCounter{}),
 		grpc.ConnectionTimeout(handshakeTimeout),
-		grpc.ReadBufferSize(readBufferBytes),
+		// Connections have buffers of their own (inflow.go).
+		grpc.ReadBufferSize(0),
 		grpc.InitialWindowSize(streamWindowBytes), grpc.InitialConnWindowSize(connWindowBytes),
 		grpc.MaxRecvMsgSize(maxMessageBytes),
 		grpc.MaxSendMsgSize(maxMessageBytes),

@@ -131,11 +131,18 @@ func authOf(ctx context.Context) (authInfo, bool) {
 
 func (callCounter) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	var by int32
-	switch s.(type) {
+	switch s := s.(type) {
 	case *stats.Begin:
 		by = 1
+		if r := receivingOf(ctx); r != nil && s.IsClientStream {
+			r.streams.Store(true)
+		}
 	case *stats.InPayload:
 		patienceOf(ctx).end()
+		// The one request of a call is held until it is answered.
+		if r := receivingOf(ctx); r != nil && r.streams.Load() {
+			r.take(int64(s.WireLength))
+		}
 		return
 	case *stats.End:
 		by = -1
@@ -146,10 +153,18 @@ func (callCounter) HandleRPC(ctx context.Context, s stats.RPCStats) {
 				p.atEnd()
 			}
 		}
+		if r := receivingOf(ctx); r != nil {
+			r.end()
+		}
 	default:
 		return
 	}
-	if info, ok := authOf(ctx); ok && info.calls != nil {
-		info.calls.Add(by)
+	info, ok := authOf(ctx)
+	if !ok || info.calls == nil {
+		return
+	}
+	info.calls.Add(by)
+	if info.flow != nil {
+		info.flow.user.calls.Add(int64(by))
 	}
 }

@@ -14,13 +14,13 @@ import (
 )
 
 // All are the flags.
-func All() []ucli.Flag { return append(append(searchFlags(), rescheduleFlags()...), churnFlags()...) }
+func All() []ucli.Flag { return append(append(searchFlags(), Rescheduling()...), churnFlags()...) }
 
 // Config reads them.
 func Config(ctx *ucli.Context) (scheduler.Config, error) {
 	cfg, err := searchConfig(ctx)
 	if err == nil {
-		err = reschedule(ctx, &cfg)
+		err = Reschedule(ctx, &cfg)
 	}
 	if err == nil {
 		err = churn(ctx, &cfg)
@@ -99,16 +99,16 @@ func searchArgs(ctx *ucli.Context) (args []string) {
 	return append(args, "--threads", strconv.Itoa(ctx.Int("threads")))
 }
 
-// rescheduleFlags say for what running tasks are moved.
-func rescheduleFlags() []ucli.Flag {
+// Rescheduling are the flags that say for what running tasks are moved.
+func Rescheduling() []ucli.Flag {
 	return []ucli.Flag{
 		&ucli.StringFlag{Name: "reschedule", Usage: "for what running tasks are moved, `REASONS` of " + scheduler.RescheduleWords() + ", with commas between them (default: pending)"},
 		&ucli.IntFlag{Name: "moves", Usage: "move at most `N` tasks in a minute (default: 20)"},
 	}
 }
 
-// reschedule reads them into the configuration of a search.
-func reschedule(ctx *ucli.Context, search *scheduler.Config) error {
+// Reschedule reads Rescheduling into the configuration of a search.
+func Reschedule(ctx *ucli.Context, search *scheduler.Config) error {
 	var ok bool
 	if search.Reschedule, ok = scheduler.ParseReschedule(ctx.String("reschedule")); !ok {
 		return cli.Errorf(cli.Usage, "--reschedule %q: want off, or some of %s with commas between them", ctx.String("reschedule"), scheduler.RescheduleWords())
@@ -119,7 +119,7 @@ func reschedule(ctx *ucli.Context, search *scheduler.Config) error {
 	return nil
 }
 
-// rescheduleArgs are the flags as the scheduler command takes them.
+// rescheduleArgs are Rescheduling as the scheduler command takes them.
 func rescheduleArgs(ctx *ucli.Context) (args []string) {
 	if reasons := ctx.String("reschedule"); reasons != "" {
 		args = append(args, "--reschedule", reasons)

@@ -1,0 +1,314 @@
+package cell
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"borg/proto/borgpb"
+)
+
+// FormatStateBudgets is the format in which budgets of the replicated state began.
+const FormatStateBudgets = 12
+
+// measure describes a Measure.
+type measure struct {
+	// As people write it.
+	name string
+	// What it is, in the plural.
+	what string
+	// What one user may hold if nobody said otherwise, and what all may.
+	user, cell int64
+}
+
+// measures are in the order of their numbers.
+var measures = [numMeasures + 1]measure{
+	measureTasks:       {"tasks", "tasks", maxTasksOfUser, maxLiveTasks},
+	measureAllocs:      {"allocs", "allocs", maxAllocsOfUser, maxAllocs},
+	measureObjects:     {"objects", "jobs and alloc sets", maxObjectsOfUser, maxObjects},
+	measureCronJobs:    {"cron-jobs", "cron jobs", maxCronJobsOfUser, maxCronJobs},
+	measureBytes:       {"bytes", "bytes of specs, labels and annotations", maxStateBytesOfUser, maxStateBytes},
+	measureDeadObjects: {"dead-objects", "dead jobs and alloc sets", maxDeadObjectsOfUser, maxDeadObjects},
+	measureDeadTasks:   {"dead-tasks", "dead tasks", maxDeadTasksOfUser, maxDeadTasks},
+	measureDeadBytes:   {"dead-bytes", "bytes of dead jobs and alloc sets", maxDeadBytesOfUser, maxDeadBytes},
+	measureFiles:       {"files", "files", maxFilesOfUser, maxFiles},
+	measureFileBytes:   {"file-bytes", "bytes of files", maxFileBytesOfUser, maxFilesBytes},
+	measureSecrets:     {"secrets", "secrets", maxSecretsOfUser, maxSecretsOfCell},
+}
+
+// Measures are all measures, in order.
+var Measures = func() (all []Measure) {
+	for m := 1; m <= numMeasures; m++ {
+		all = append(all, Measure(m))
+	}
+	return all
+}()
+
+// MeasureName is how people write a measure; of one that this build does not know, its
+// number.
+func MeasureName(m Measure) string {
+	if m <= 0 || int(m) > numMeasures {
+		return m.String()
+	}
+	return measures[m].name
+}
+
+// MeasureNamed returns the measure of that name; zero if there is none.
+func MeasureNamed(name string) Measure {
+	for _, m := range Measures {
+		if measures[m].name == name {
+			return m
+		}
+	}
+	return 0
+}
+
+// MeasuresDead reports whether a measure counts what is dead: beyond its budget a user's
+// oldest dead objects are forgotten, and nothing is refused.
+func MeasuresDead(m Measure) bool {
+	return m == measureDeadObjects || m == measureDeadTasks || m == measureDeadBytes
+}
+
+// StateTotal is how much of a measure the cell may hold, and how much of that only
+// production and admins may use.
+func StateTotal(m Measure) (total, reserved int64) {
+	total = measures[m].cell
+	if m == measureTasks || m == measureAllocs || m == measureObjects || m == measureBytes {
+		reserved = total / 1000 * stateReserveMilli
+	}
+	return total, reserved
+}
+
+// stateBudget is how much of the state one user may hold, or by default each.
+type stateBudget struct {
+	mark
+	// Empty: the default.
+	user string
+	// Zero: the default.
+	amounts StateUse
+	gone    bool
+}
+
+type stateBudgets struct {
+	byUser map[string]*stateBudget
+	// Sorted by user.
+	list []*stateBudget
+}
+
+// StateBudget is how much of a measure a user may hold.
+func (c *Cell) StateBudget(user string, m Measure) int64 {
+	for _, of := range [...]string{user, ""} {
+		if b := c.stateBudgets.byUser[of]; b != nil && b.amounts[m] != 0 {
+			return b.amounts[m]
+		}
+	}
+	return measures[m].user
+}
+
+// WholeState is an op that lets each user hold as much of the state as the cell may: for
+// a cell that is made of a recording, whatever its users had.
+func WholeState() *borgpb.Op {
+	o := &borgpb.SetStateBudget{}
+	for _, m := range Measures {
+		o.Amounts = append(o.Amounts, &borgpb.StateAmount{Measure: m, Amount: measures[m].cell})
+	}
+	return &borgpb.Op{Op: &borgpb.Op_SetStateBudget{SetStateBudget: o}}
+}
+
+// HasStateBudget reports whether a user has a budget of his own for a measure.
+func (c *Cell) HasStateBudget(user string, m Measure) bool {
+	b := c.stateBudgets.byUser[user]
+	return user != "" && b != nil && b.amounts[m] != 0
+}
+
+// checkState refuses what makes a user hold more of the state than his budget, or the
+// cell more than its total. priority is that of the object: production may use the
+// reserve of the total. An admin asks nobody's budget, and may use the reserve.
+func (c *Cell) checkState(user string, priority int32, more *StateUse) *borgpb.Refusal {
+	who := c.now.asker
+	isAdmin := who.GetUser() != "" && who.GetTask() == "" && c.Has(who.User, Admin)
+	var used StateUse
+	if u := c.stateUse.byUser[user]; u != nil {
+		used = *u
+	}
+	for _, m := range Measures {
+		if more[m] <= 0 {
+			continue
+		}
+		if most := c.StateBudget(user, m); used[m]+more[m] > most && !isAdmin {
+			return c.overBudget(user, m, used[m], more[m], most)
+		}
+		most, reserved := StateTotal(m)
+		if !isAdmin && !isProd(priority) {
+			most -= reserved
+		}
+		if n := c.stateUse.cell[m]; n+more[m] > most {
+			text := fmt.Sprintf("the cell has %d %s, and this asks for %d more; at most %d", n, measures[m].what, more[m], most)
+			if reserved > 0 && !isAdmin && !isProd(priority) {
+				text += fmt.Sprintf(" below production: %d more are reserved for production and admins", reserved)
+			}
+			return limit("", "%s. End jobs or alloc sets; borgcfg quota list shows who holds what", text)
+		}
+	}
+	return nil
+}
+
+// overBudget says what the budget of a user is, what he uses, and what to do.
+func (c *Cell) overBudget(user string, m Measure, used, more, most int64) *borgpb.Refusal {
+	return limit("", "user %s may hold %d %s, holds %d, and asks for %d more. End jobs or alloc sets, or have an admin raise it: borgcfg quota state %s %s=%d. See borgcfg quota show %s",
+		user, most, measures[m].what, used, more, user, measures[m].name, used+more, user)
+}
+
+// checkJobState is checkState for a new job.
+func (c *Cell) checkJobState(key JobKey, spec *Spec, labels, annotations map[string]string) *borgpb.Refusal {
+	var more StateUse
+	tasks := int64(spec.Proto.Tasks)
+	switch spec.Proto.Kind {
+	case borgpb.JobKind_JOB_KIND_DAEMON:
+		// Machines that join later raise it, and nobody is asked.
+		tasks = int64(c.numMatching(spec))
+	case borgpb.JobKind_JOB_KIND_CRON:
+		tasks, more[measureCronJobs] = 0, 1
+	}
+	more.hold(false, tasks, spec.bytesOf()+mapBytes(labels)+mapBytes(annotations), measureTasks)
+	return c.checkState(key.User, spec.Proto.Priority, &more)
+}
+
+// checkJobGrowth is checkState for a job that gets so many tasks in all, and so many bytes
+// of labels and annotations; spec: another one; nil: it keeps its own.
+func (c *Cell) checkJobGrowth(j *Job, spec *Spec, tasks uint32, texts int64) *borgpb.Refusal {
+	var more StateUse
+	specs := c.specsWith(j, spec)
+	if !stands(j.Kind()) {
+		more[measureTasks] = int64(tasks) - int64(len(j.rows))
+	} else if j.daemon != nil && spec != nil {
+		more[measureTasks] = int64(c.numMatching(spec)) - int64(len(j.rows))
+	}
+	more[measureBytes] = texts - j.stateBytes()
+	for _, s := range specs {
+		more[measureBytes] += s.bytesOf()
+	}
+	return c.checkState(j.key.User, specs[len(specs)-1].Proto.Priority, &more)
+}
+
+// checkSetState is checkState for an alloc set, which has so many allocs and bytes then;
+// nil as s: it is a new one.
+func (c *Cell) checkSetState(key JobKey, s *AllocSet, priority int32, allocs, bytes int64) *borgpb.Refusal {
+	var more StateUse
+	more.hold(false, allocs, bytes, measureAllocs)
+	if s != nil {
+		was := s.stateUse()
+		more.add(&was, -1)
+	}
+	return c.checkState(key.User, priority, &more)
+}
+
+func (c *Cell) checkSetStateBudget(o *borgpb.SetStateBudget) (commit, *borgpb.Refusal) {
+	whose := "every user"
+	if o.User != "" {
+		if r := checkUserName(o.User); r != nil {
+			return nil, r
+		}
+		whose = "user " + o.User
+	}
+	b := c.stateBudgets.byUser[o.User]
+	var next StateUse
+	if b != nil {
+		next = b.amounts
+	}
+	if len(o.Amounts) == 0 || len(o.Amounts) > numMeasures {
+		return nil, about(o.User, invalid("amounts", "%d amounts; want 1 to %d", len(o.Amounts), numMeasures))
+	}
+	var named StateUse
+	var words []string
+	for _, a := range o.Amounts {
+		m := a.GetMeasure()
+		if m <= 0 || int(m) > numMeasures || named[m] != 0 {
+			return nil, about(o.User, invalid("amounts.measure", "%d is no measure, or is named twice", m))
+		}
+		if a.Amount < 0 || a.Amount > measures[m].cell {
+			return nil, about(o.User, invalid("amounts.amount", "%d %s are not in 0 to %d, the total of the cell", a.Amount, measures[m].what, measures[m].cell))
+		}
+		named[m], next[m] = 1, a.Amount
+		word := fmt.Sprintf("%d %s", a.Amount, measures[m].what)
+		if a.Amount == 0 {
+			word = measures[m].what + " as by default"
+		}
+		words = append(words, word)
+	}
+	if b == nil && len(c.stateBudgets.list) >= maxQuotas {
+		return nil, about(o.User, limit("", "%d users have budgets of their own", maxQuotas))
+	}
+	return func(*borgpb.Result) {
+		if b == nil {
+			b = &stateBudget{user: o.User}
+			c.stateBudgets.add(b)
+		}
+		if b.amounts = next; next.isZero() {
+			c.stateBudgets.remove(b)
+		}
+		c.dirty(b)
+		for user := range c.graveyard.byUser {
+			if o.User == "" || o.User == user {
+				c.graveyard.crowded = append(c.graveyard.crowded, user)
+			}
+		}
+		slices.Sort(c.graveyard.crowded)
+		c.emit(userEvent(borgpb.EventKind_EVENT_KIND_STATE_BUDGET, o.User, whose+" may hold "+strings.Join(words, ", "), c.now.reason))
+	}, nil
+}
+
+func (s *stateBudgets) add(b *stateBudget) {
+	s.byUser[b.user] = b
+	at, _ := slices.BinarySearchFunc(s.list, b.user, compareStateBudget)
+	s.list = slices.Insert(s.list, at, b)
+}
+
+func (s *stateBudgets) remove(b *stateBudget) {
+	delete(s.byUser, b.user)
+	at, _ := slices.BinarySearchFunc(s.list, b.user, compareStateBudget)
+	s.list = slices.Delete(s.list, at, at+1)
+	b.gone = true
+}
+
+func compareStateBudget(b *stateBudget, user string) int { return strings.Compare(b.user, user) }
+
+func (s *stateBudgets) check() error {
+	for i, b := range s.list {
+		if b.gone || s.byUser[b.user] != b || b.amounts.isZero() || i > 0 && s.list[i-1].user >= b.user {
+			return fmt.Errorf("the state budget of %q is out of order", b.user)
+		}
+	}
+	if len(s.byUser) != len(s.list) {
+		return fmt.Errorf("%d users have state budgets, of which %d are known", len(s.list), len(s.byUser))
+	}
+	return nil
+}
+
+func (b *stateBudget) appendKey(to []byte) []byte {
+	return append(append(to, kindStateBudget), b.user...)
+}
+func (b *stateBudget) exists() bool { return !b.gone }
+
+func (b *stateBudget) appendValue(to []byte) []byte {
+	e := encoder{append(to, recordLayout)}
+	for _, m := range Measures {
+		e.uint(uint64(b.amounts[m]))
+	}
+	return e.b
+}
+
+func (l *loader) stateBudget(user string, d *decoder) error {
+	b := &stateBudget{user: user}
+	for _, m := range Measures {
+		b.amounts[m] = int64(d.upTo(uint64(measures[m].cell)))
+	}
+	if err := d.done(); err != nil {
+		return err
+	}
+	if l.c.format < FormatStateBudgets || user != "" && !validName(user) || b.amounts.isZero() {
+		return errOdd
+	}
+	l.c.stateBudgets.add(b)
+	return nil
+}

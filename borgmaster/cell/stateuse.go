@@ -1,0 +1,212 @@
+package cell
+
+import (
+	"fmt"
+
+	"borg/proto/borgpb"
+)
+
+// Measure is one amount of the replicated state that has a budget.
+type Measure = borgpb.StateMeasure
+
+const (
+	measureTasks       = borgpb.StateMeasure_STATE_MEASURE_TASKS
+	measureAllocs      = borgpb.StateMeasure_STATE_MEASURE_ALLOCS
+	measureObjects     = borgpb.StateMeasure_STATE_MEASURE_OBJECTS
+	measureCronJobs    = borgpb.StateMeasure_STATE_MEASURE_CRON_JOBS
+	measureBytes       = borgpb.StateMeasure_STATE_MEASURE_BYTES
+	measureDeadObjects = borgpb.StateMeasure_STATE_MEASURE_DEAD_OBJECTS
+	measureDeadTasks   = borgpb.StateMeasure_STATE_MEASURE_DEAD_TASKS
+	measureDeadBytes   = borgpb.StateMeasure_STATE_MEASURE_DEAD_BYTES
+	measureFiles       = borgpb.StateMeasure_STATE_MEASURE_FILES
+	measureFileBytes   = borgpb.StateMeasure_STATE_MEASURE_FILE_BYTES
+	measureSecrets     = borgpb.StateMeasure_STATE_MEASURE_SECRETS
+
+	numMeasures = int(measureSecrets)
+)
+
+// StateUse holds one amount of each Measure; index 0 is not used.
+type StateUse [numMeasures + 1]int64
+
+func (u *StateUse) add(o *StateUse, times int64) {
+	for i := range u {
+		u[i] += times * o[i]
+	}
+}
+
+func (u *StateUse) isZero() bool { return *u == StateUse{} }
+
+// stateUse counts what jobs and alloc sets of each user hold of the state. Files and
+// secrets have counts of their own. All of it is derived.
+type stateUse struct {
+	byUser map[string]*StateUse
+	cell   StateUse
+}
+
+// count adds times times what o says to what a user holds.
+func (s *stateUse) count(user string, o *StateUse, times int64) {
+	u := s.byUser[user]
+	if u == nil {
+		u = new(StateUse)
+		s.byUser[user] = u
+	}
+	u.add(o, times)
+	s.cell.add(o, times)
+	if u.isZero() {
+		delete(s.byUser, user)
+	}
+}
+
+// countOne is count for one measure.
+func (s *stateUse) countOne(user string, m Measure, n int64) {
+	if n == 0 {
+		return
+	}
+	var o StateUse
+	o[m] = n
+	s.count(user, &o, 1)
+}
+
+// bytesOf is what one version of a spec is charged: its bytes, and for each run of task
+// indices what the merged task takes.
+func (s *Spec) bytesOf() int64 { return int64(len(s.Bytes) + len(s.needs)*runBytes) }
+
+// textBytes is what labels and annotations are charged.
+func (g *given) textBytes() (n int64) {
+	if g == nil {
+		return 0
+	}
+	return mapBytes(g.labels) + mapBytes(g.annotations)
+}
+
+func mapBytes(m map[string]string) (n int64) {
+	for k, v := range m {
+		n += int64(len(k) + len(v))
+	}
+	return n
+}
+
+// stateBytes is what a job is charged for specs, labels and annotations.
+func (j *Job) stateBytes() int64 {
+	n := mapBytes(j.labels) + mapBytes(j.annotations) + j.given.textBytes()
+	for _, s := range j.specs {
+		n += s.bytesOf()
+	}
+	return n
+}
+
+// stateUse is what a job holds of the state.
+func (j *Job) stateUse() (u StateUse) {
+	u.hold(j.deathSeq != 0, int64(len(j.rows)), j.stateBytes(), measureTasks)
+	if j.deathSeq == 0 && j.latest().Proto.Kind == borgpb.JobKind_JOB_KIND_CRON {
+		u[measureCronJobs] = 1
+	}
+	return u
+}
+
+// stateBytes is what an alloc set is charged for its spec, labels and annotations.
+func (s *AllocSet) stateBytes() int64 {
+	return int64(len(s.specBytes)+runBytes) + mapBytes(s.labels) + mapBytes(s.annotations) + s.given.textBytes()
+}
+
+// stateUse is what an alloc set holds of the state.
+func (s *AllocSet) stateUse() (u StateUse) {
+	u.hold(s.deathSeq != 0, int64(len(s.allocs)), s.stateBytes(), measureAllocs)
+	return u
+}
+
+// hold sets what one object holds that has so many tasks or allocs.
+func (u *StateUse) hold(dead bool, n, bytes int64, of Measure) {
+	if dead {
+		u[measureDeadObjects], u[measureDeadTasks], u[measureDeadBytes] = 1, n, bytes
+	} else {
+		u[measureObjects], u[of], u[measureBytes] = 1, n, bytes
+	}
+}
+
+// countTasksOf follows a job that has n more rows.
+func (c *Cell) countTasksOf(j *Job, n int) {
+	m := measureTasks
+	if j.deathSeq != 0 {
+		m = measureDeadTasks
+	}
+	c.stateUse.countOne(j.key.User, m, int64(n))
+}
+
+// countBytesOf follows a job or alloc set whose specs, labels or annotations have n more
+// bytes.
+func (c *Cell) countBytesOf(user string, dead bool, n int64) {
+	m := measureBytes
+	if dead {
+		m = measureDeadBytes
+	}
+	c.stateUse.countOne(user, m, n)
+}
+
+// deriveStateUse counts everything.
+func (c *Cell) deriveStateUse() stateUse {
+	s := stateUse{byUser: make(map[string]*StateUse)}
+	for j := range c.jobs.each() {
+		u := j.stateUse()
+		s.count(j.key.User, &u, 1)
+	}
+	for _, set := range c.setList {
+		u := set.stateUse()
+		s.count(set.key.User, &u, 1)
+	}
+	return s
+}
+
+// StateUseOf is what a user holds of the replicated state.
+func (c *Cell) StateUseOf(user string) (u StateUse) {
+	if of := c.stateUse.byUser[user]; of != nil {
+		u = *of
+	}
+	files := c.files.of[user]
+	u[measureFiles], u[measureFileBytes] = int64(files.files), int64(files.bytes)
+	u[measureSecrets] = int64(c.secretsOf(user))
+	return u
+}
+
+// CellStateUse is what all users hold.
+func (c *Cell) CellStateUse() StateUse {
+	u := c.stateUse.cell
+	u[measureFiles], u[measureFileBytes] = int64(len(c.files.list)), int64(c.files.bytes)
+	u[measureSecrets] = int64(len(c.secrets.list))
+	return u
+}
+
+// StateUsers are all users who hold something of the state or have a budget of their
+// own, sorted.
+func (c *Cell) StateUsers() []string {
+	all := make(map[string]bool)
+	for user := range c.stateUse.byUser {
+		all[user] = true
+	}
+	for user := range c.files.of {
+		all[user] = true
+	}
+	for _, s := range c.secrets.list {
+		all[s.user] = true
+	}
+	for _, b := range c.stateBudgets.list {
+		if b.user != "" {
+			all[b.user] = true
+		}
+	}
+	return sortedKeys(all)
+}
+
+// checkStateUse counts everything anew and compares.
+func (c *Cell) checkStateUse() error {
+	want := c.deriveStateUse()
+	if want.cell != c.stateUse.cell || len(want.byUser) != len(c.stateUse.byUser) {
+		return fmt.Errorf("the state has %v of %d users, counted as %v of %d", want.cell, len(want.byUser), c.stateUse.cell, len(c.stateUse.byUser))
+	}
+	for user, u := range want.byUser {
+		if kept := c.stateUse.byUser[user]; kept == nil || *kept != *u {
+			return fmt.Errorf("user %s holds %v of the state, counted as %v", user, *u, kept)
+		}
+	}
+	return c.stateBudgets.check()
+}

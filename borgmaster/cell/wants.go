@@ -1,0 +1,189 @@
+package cell
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"borg/proto/borgpb"
+)
+
+// What an owner must say, and must not, when a job or an alloc set is submitted or
+// updated. The job files of cfg refuse the same with the place in the file; here is
+// the rule, for everybody who sends an op. The cell itself is not asked, nor whoever
+// puts a recorded cell into one: what runs already runs as it is.
+
+// unmountable are the top-level directories in which a task has mounts of its own.
+var unmountable = []string{"proc", "sys", "dev", ".borg"}
+
+// checkWants checks what each run of tasks asks for, its overrides and what the cell
+// fills in included.
+func (c *Cell) checkWants(s *Spec) *borgpb.Refusal {
+	if c.now.asker.GetUser() == "" {
+		return nil
+	}
+	if s.Proto.Scheduler != "" {
+		return invalid("spec.scheduler", "the cell has one scheduler, which places every job; leave it out")
+	}
+	for i, n := range s.needs {
+		field := "spec.task"
+		if i > 0 {
+			field = "spec.overrides"
+		}
+		if r := checkAmounts(n.Task.Resources, field+".resources", "a task"); r != nil {
+			return r
+		}
+		if r := checkProgram(n.Task, field); r != nil {
+			return r
+		}
+		if r := checkProbe(n.Task.Health, n.Task.Ports, field+".health"); r != nil {
+			return r
+		}
+		if r := checkProbe(n.Task.Ready, n.Task.Ports, field+".ready"); r != nil {
+			return r
+		}
+		if n.Task.Ready.GetStartGraceNs() != 0 {
+			return invalid(field+".ready.start_grace_ns", "a check of readiness has no grace: a task that is not ready yet goes on; leave it out")
+		}
+		if r := checkPaths(n.Task, field); r != nil {
+			return r
+		}
+	}
+	return nil
+}
+
+// checkSetWants does so for an alloc set.
+func (c *Cell) checkSetWants(s *borgpb.AllocSetSpec) *borgpb.Refusal {
+	if c.now.asker.GetUser() == "" {
+		return nil
+	}
+	return checkAmounts(s.Resources, "spec.resources", "an alloc")
+}
+
+// checkAmounts wants processor and memory: what asks for neither is charged nothing,
+// has no limit on its machine, and takes what others paid for.
+func checkAmounts(r *borgpb.Resources, field, what string) *borgpb.Refusal {
+	if r.GetCpuMilli() == 0 || r.GetMemBytes() == 0 {
+		return invalid(field, "%s must say how much cpu and memory it may use; an operator can say what is meant for a user's tasks that do not: borgcfg quota limits", what)
+	}
+	return nil
+}
+
+// checkProgram checks the environment and the names of ports of a task. Whether there
+// is a program to run, and a package of that digest, its machine finds out and says.
+func checkProgram(t *borgpb.TaskSpec, field string) *borgpb.Refusal {
+	for _, k := range sortedKeys(t.Env) {
+		if !validEnvName(k) {
+			return invalid(field+".env", "%q is not the name of an environment variable: want letters, digits and _, no digit first", clip(k, 64))
+		}
+	}
+	for _, name := range t.Ports {
+		if strings.Trim(name, "0123456789") == "" {
+			return invalid(field+".ports", "port %s is a number; the cell grants the numbers: name it, such as http", name)
+		}
+	}
+	return nil
+}
+
+func validEnvName(name string) bool {
+	for i, b := range []byte(name) {
+		letter := b == '_' || 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z'
+		if !letter && (i == 0 || b < '0' || b > '9') {
+			return false
+		}
+	}
+	return name != ""
+}
+
+// maxProbePathBytes is the length of the path of an HTTP check.
+const maxProbePathBytes = 2_048
+
+// checkProbe checks a check of health or readiness. The path goes into a URL whose
+// host is the task's own address: it must not be able to name another one.
+func checkProbe(h *borgpb.HealthCheck, ports []string, field string) *borgpb.Refusal {
+	if h == nil {
+		return nil
+	}
+	odd := func(r rune) bool { return r <= ' ' || r == 0x7f }
+	switch {
+	case h.HttpPath == "" && len(h.Command) == 0 && len(ports) == 0:
+		return invalid(field, "a check needs a path, a command or a port")
+	case h.HttpPath != "" && len(h.Command) > 0:
+		return invalid(field, "a check has a path or a command, not both")
+	case h.HttpPath != "" && len(ports) == 0:
+		return invalid(field, "an HTTP check needs a port of the task")
+	case h.HttpPath != "" && h.HttpPath[0] != '/':
+		return invalid(field+".http_path", "%q does not begin with /", clip(h.HttpPath, 128))
+	case len(h.HttpPath) > maxProbePathBytes:
+		return limit(field+".http_path", "%d bytes; at most %d", len(h.HttpPath), maxProbePathBytes)
+	case strings.ContainsFunc(h.HttpPath, odd):
+		return invalid(field+".http_path", "%q has blanks or control characters; write them as %%20", clip(h.HttpPath, 128))
+	case h.Port != "" && len(h.Command) > 0:
+		return invalid(field+".port", "a command is not asked by a port")
+	case h.Port != "" && !slices.Contains(ports, h.Port):
+		return invalid(field+".port", "the task has no port %q", clip(h.Port, 64))
+	}
+	return nil
+}
+
+// checkPaths checks the form of paths, and what a mount may hide.
+func checkPaths(t *borgpb.TaskSpec, field string) *borgpb.Refusal {
+	clean := func(p string) bool { return p == "/" || path.Clean(p) == strings.TrimSuffix(p, "/") }
+	bad := func(field, p string) *borgpb.Refusal {
+		return invalid(field, "%q has empty, . or .. parts; write %s", clip(p, 128), path.Clean(clip(p, 128)))
+	}
+	for _, q := range []struct{ name, path string }{{"cwd", t.Cwd}, {"rootfs", t.Rootfs}} {
+		if q.path != "" && !clean(q.path) {
+			return bad(field+"."+q.name, q.path)
+		}
+	}
+	for _, p := range t.Packages {
+		if !clean(p.Path) {
+			return bad(field+".packages", p.Path)
+		}
+	}
+	for _, m := range t.Mounts {
+		top, _, _ := strings.Cut(strings.TrimPrefix(m.Path, "/"), "/")
+		switch {
+		case !clean(m.Source):
+			return bad(field+".mounts", m.Source)
+		case !clean(m.Path):
+			return bad(field+".mounts", m.Path)
+		case m.Path == "/":
+			return invalid(field+".mounts", "a mount cannot hide the root of the task; a whole root is rootfs")
+		case slices.Contains(unmountable, top):
+			return invalid(field+".mounts", "nothing can be mounted in /%s", top)
+		}
+	}
+	return nil
+}
+
+// checkPriorityIn wants a job in an alloc set to be of no higher priority than the
+// set: the room was bought with the set, at its priority, and tasks in it are
+// charged nothing.
+func (c *Cell) checkPriorityIn(set *AllocSet, s *borgpb.JobSpec) *borgpb.Refusal {
+	if c.now.asker.GetUser() == "" || s.Priority <= set.spec.Priority {
+		return nil
+	}
+	return invalid("spec.priority", "priority %d in alloc set %s, which has priority %d: the set paid for the room; give the job that priority at most, or the set a higher one",
+		s.Priority, set.key, set.spec.Priority)
+}
+
+// checkSetPriority refuses a priority of an alloc set under that of a live job of
+// its owner that runs in it, or waits for it.
+func (c *Cell) checkSetPriority(key JobKey, priority int32) *borgpb.Refusal {
+	for j := range c.JobsAfter(JobKey{User: key.User}) {
+		if j.key.User != key.User {
+			return nil
+		}
+		if j.deathSeq != 0 {
+			continue
+		}
+		for _, s := range j.specs {
+			if s.Proto.AllocSet != "" && s.allocSet == key && s.Proto.Priority > priority {
+				return invalid("spec.priority", "job %s is to run in this alloc set and has priority %d; give the set at least that, or the job less", j.key, s.Proto.Priority)
+			}
+		}
+	}
+	return nil
+}

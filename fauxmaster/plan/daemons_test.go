@@ -1,0 +1,114 @@
+package plan_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"borg/borgmaster/cell"
+	"borg/fauxmaster/plan"
+	"borg/fauxmaster/trace"
+	"borg/proto/borgpb"
+	"borg/scheduler"
+)
+
+// TestDaemonsComeAndGo imports a DaemonSet and a pod whose node has more labels than a
+// machine may, and then takes, drains and adds nodes.
+func TestDaemonsComeAndGo(t *testing.T) {
+	var items []string
+	for i := range 3 {
+		labels := make([]string, 0, 90)
+		for n := range 90 {
+			labels = append(labels, fmt.Sprintf(`"feature/f%02d": "true"`, n))
+		}
+		items = append(items,
+			fmt.Sprintf(`{"kind": "Node", "metadata": {"name": "n%d", "labels": {"kubernetes.io/os": "linux", %s}}, "status": {"allocatable": {"cpu": "4", "memory": "16Gi"}}}`, i, strings.Join(labels, ",")),
+			fmt.Sprintf(`{"kind": "Pod", "metadata": {"name": "agent-%d", "namespace": "kube-system", "ownerReferences": [{"kind": "DaemonSet", "name": "agent", "controller": true}]},
+			"spec": {"nodeName": "n%d", "nodeSelector": {"kubernetes.io/os": "linux"}, "containers": [{"resources": {"requests": {"cpu": "500m"}}}],
+			"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n%d"]}]}]}}}}}`, i, i, i))
+	}
+	k := trace.NewKubernetes(trace.KubernetesLabels{})
+	if err := k.Read("cluster.json", strings.NewReader(`{"items": [`+strings.Join(items, ",")+`]}`)); err != nil {
+		t.Fatal(err)
+	}
+	from, err := k.Cell()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, made, err := plan.Make("k", 1e18, from, nil)
+	if err != nil || made.Running != 3 || made.Pending != 0 {
+		t.Fatalf("%+v, %v; want three daemons that run", made, err)
+	}
+	ms := []*cell.Machine{c.Machine("n2")}
+	for name, ops := range map[string][]*borgpb.Op{"remove": plan.RemoveMachines(ms), "drain": plan.DrainMachines(ms)} {
+		e, err := plan.WhatIf(c, search, plan.Change{Ops: ops})
+		if err != nil || len(e.Tasks) != 1 || e.Tasks[0].Fate != plan.Ended {
+			t.Errorf("%s: %+v, %v; want the daemon to end with its machine", name, e, err)
+		}
+	}
+	e, err := plan.WhatIf(c, search, plan.Change{Ops: plan.AddMachines(c, 1, &borgpb.MachineSpec{
+		Addr: "127.0.0.1:7101", Capacity: &borgpb.Resources{CpuMilli: 4000, MemBytes: 16 << 30}, Attributes: map[string]string{"kubernetes.io/os": "linux"},
+	})})
+	if err != nil || e.After.Running != 4 || e.After.Free.CPUMilli-e.Before.Free.CPUMilli != 3500 {
+		t.Errorf("%+v, %v; want a fourth daemon, which takes 0.5 of 4 cpu", e, err)
+	}
+}
+
+// TestFitMoves: two machines of 4 cpu with a task of 2 each hold a task of 3 once one of
+// them is moved, and not without moves.
+func TestFitMoves(t *testing.T) {
+	l := newLive(t, cell.New("c", 1))
+	l.must(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: cell.BuildFormat}}})
+	for i := range 2 {
+		l.must(addMachine(fmt.Sprintf("m%d", i), 4000, 8<<30, nil))
+		apart := job(1, 200, 2000, 1<<30)
+		if i == 0 {
+			apart.Task.Resources.MemBytes = 2 << 30
+		}
+		l.must(submit(fmt.Sprintf("j%d", i), apart))
+		l.settle()
+	}
+	if a, b := l.cell.Machine("m0").NumCopies(), l.cell.Machine("m1").NumCopies(); a != 1 || b != 1 {
+		t.Skipf("%d and %d tasks on the machines", a, b)
+	}
+	q := plan.FitQuestion{Jobs: []plan.Wanted{{User: "ann", Name: "new", Spec: job(1, 200, 3000, 1<<30)}}}
+	a, err := plan.Fit(l.cell, scheduler.Config{}, q)
+	if err != nil || a.Count != 1 || a.Moved != 1 || a.Evicted != 0 {
+		t.Errorf("%+v, %v; want one after one move", a, err)
+	}
+	if a, err = plan.Fit(l.cell, scheduler.Config{Reschedule: scheduler.RescheduleOff}, q); err != nil || a.Count != 0 {
+		t.Errorf("%+v, %v; want none without moves", a, err)
+	}
+}
+
+// TestWhatIfRestsFirst: what waits is placed before the change, so a machine that goes
+// displaces it.
+func TestWhatIfRestsFirst(t *testing.T) {
+	l := newLive(t, cell.New("c", 1))
+	l.must(addMachine("m0", 4000, 8<<30, nil))
+	l.must(submit("waits", job(1, 200, 3000, 1<<30)))
+	e, err := plan.WhatIf(l.cell, search, plan.Change{Ops: plan.RemoveMachines([]*cell.Machine{l.cell.Machine("m0")})})
+	if err != nil || e.Rested.Placed != 1 || e.Before.Running != 1 || len(e.Tasks) != 1 || e.Tasks[0].Fate != plan.Displaced || e.Tasks[0].From != "m0" {
+		t.Errorf("%+v, %v; want the task placed first, and displaced from m0", e, err)
+	}
+}
+
+// TestDefragGoesOn empties more than 256 machines where so many moves are allowed.
+func TestDefragGoesOn(t *testing.T) {
+	l := newLive(t, cell.New("c", 1))
+	l.must(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: cell.BuildFormat}}})
+	for i := range 360 {
+		l.must(addMachine(fmt.Sprintf("m%03d", i), 8000, 64<<30, nil))
+	}
+	// Beside one of the large tasks there is room for one small one.
+	l.must(submit("large", job(360, 200, 6500, 1<<30)))
+	l.settle()
+	l.must(submit("small", job(360, 200, 1000, 1<<30)))
+	l.settle()
+	l.must(&borgpb.Op{Principal: &borgpb.Principal{User: "ann", Role: borgpb.Role_ROLE_USER}, Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: "ann", Name: "large"}}})
+	l.settle()
+	d, err := plan.Defrag(l.cell, search, 2000, []string{plan.AimMachines})
+	if err != nil || len(d.Freed) <= 256 || d.Untried != 0 {
+		t.Fatalf("%d moves, %d machines freed, %d not tried, %v; want more than 256 freed", len(d.Moves), len(d.Freed), d.Untried, err)
+	}
+}
