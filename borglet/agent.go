@@ -85,6 +85,12 @@ type Config struct {
 	// Listening says on which ports copies listen, in the machine's network. One that
 	// cannot be asked is absent. Nil: nobody looks.
 	Listening func(ids []ID) (map[ID][]Listener, error)
+	// Kills says what the kernel killed of copies that go on; those without are absent.
+	// Nil: nobody looks.
+	Kills func(ids []ID) map[ID]Kills
+	// HeldPorts says which ports of the machine's network programs hold, if one of wanted
+	// is among them; nil: nobody looks, and tasks find out themselves.
+	HeldPorts func(wanted []uint32, all PortRange) ([]HeldPort, error)
 	// Block closes what copies were found to listen on and were not granted, and opens
 	// what it closed before. Nil: nobody does.
 	Block func(found map[ID][]Listener) error
@@ -487,8 +493,11 @@ func (a *Agent) do(e Effect, fetchErr error) {
 		}
 	case Start:
 		failed.Op, failed.Run = OpStart, e.Record.Run
+		failed.Way = borgpb.ExitReason_EXIT_REASON_NOT_STARTED
 		if err = fetchErr; err == nil {
 			err = a.begin(e.Record)
+		} else if len(e.Record.Desired.GetSpec().GetPackages()) > 0 {
+			failed.Way = borgpb.ExitReason_EXIT_REASON_PACKAGE
 		}
 		if err == nil {
 			a.results <- Observed{ID: e.Record.ID, Run: e.Record.Run, Kind: Starting}
@@ -501,8 +510,12 @@ func (a *Agent) do(e Effect, fetchErr error) {
 			err = a.cfg.Runtime.Update(l)
 		}
 		if err == nil {
+			a.tell(e.Record)
 			a.results <- Updated{ID: e.Record.ID, Run: e.Record.Run}
 		}
+	case Tell:
+		a.tell(e.Record)
+		return
 	case Warn:
 		failed.Op, failed.Run = OpWarn, e.Run
 		a.notify(e.ID, e.Notice)
@@ -535,6 +548,10 @@ func (a *Agent) do(e Effect, fetchErr error) {
 		if err = errors.Join(a.cfg.Runtime.Destroy(e.ID), a.papers.drop(e.ID), a.dropPackages(e.ID), a.networks.drop(e.ID)); err == nil {
 			err = a.store.Remove(e.ID)
 		}
+	}
+	if held, ok := errors.AsType[*portsHeldError](err); ok {
+		a.results <- PortsHeld{ID: failed.ID, Run: failed.Run, Ports: held.ports, Text: held.text}
+		return
 	}
 	if err != nil {
 		failed.Text = err.Error()
@@ -581,6 +598,7 @@ func (a *Agent) begin(r Record) error {
 	if err := a.papers.unnotify(r.ID); err != nil {
 		return err
 	}
+	a.tell(r)
 	packages, err := a.holdPackages(a.life, r)
 	if err != nil {
 		return err
@@ -598,6 +616,9 @@ func (a *Agent) begin(r Record) error {
 		refused = err.Error()
 	}
 	if refused == "" {
+		if err := a.checkPorts(l); err != nil {
+			return err
+		}
 		l.Packages = packages
 	} else {
 		l = &Launch{ID: r.ID, Run: r.Run, Dir: a.store.TaskDir(r.ID), Refused: refused}
@@ -633,6 +654,8 @@ func (a *Agent) note(ev Event) {
 		if ev.Undecided {
 			log(ev.ID).Warn("a health check could not be made", "err", ev.Failure)
 		}
+	case PortsHeld:
+		log(ev.ID).Warn("task not started: others hold its ports", "err", ev.Text)
 	case Squeezed:
 		a.cfg.Log.Warn("the machine is short of memory; tasks give way", "machine", a.cfg.Name, "room_bytes", ev.RoomBytes)
 	case Failed:

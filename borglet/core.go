@@ -103,6 +103,10 @@ type task struct {
 	// squeezed is why the present run was killed for want of memory or disk; empty: it
 	// was not.
 	squeezed string
+	// oomKills is how many processes of the present run the kernel killed, as it is told;
+	// oomText says more.
+	oomKills uint32
+	oomText  string
 	// health is how its checks stand.
 	health health
 	// readiness is how its check of readiness stands.
@@ -138,6 +142,10 @@ func (c *Core) Step(now Now, ev Event) []Effect {
 		c.squeeze(ev)
 	case Checked:
 		c.checked(ev)
+	case KernelKilled:
+		c.kernelKilled(ev)
+	case PortsHeld:
+		c.portsHeld(ev)
 	case Filled:
 		c.fill(ev)
 	case Tick:
@@ -228,18 +236,19 @@ func (c *Core) want(id ID, d *borgrpc.Desired) {
 			c.quarantine(t)
 		}
 	}
+	c.relabel(t, d)
 	if d.GetSpec() == nil || d.GetQuarantined() {
 		return
 	}
 	switch {
 	case t == nil && len(c.copies) < maxCopies:
-		t = &task{Record: Record{ID: id, Desired: d}, reservedMemBytes: d.GetReservedMemBytes()}
+		t = &task{Record: Record{ID: id, Desired: labelledAs(d, nil)}, reservedMemBytes: d.GetReservedMemBytes()}
 		c.add(t)
 		c.emit(Save{t.Record})
 	case t == nil, t.phase == ended, t.Desired != nil && d.GetVersion() <= t.Desired.GetVersion():
 		return
 	default:
-		t.Desired = d
+		t.Desired = labelledAs(d, t.Desired)
 		if t.phase == running {
 			c.update(t)
 		} else {
@@ -342,6 +351,7 @@ func (c *Core) forget(id ID) {
 func (c *Core) end(t *task, state borgpb.AttemptState, text string) {
 	t.phase, t.Ended, t.Text, t.note, t.addr = ended, state, text, "", ""
 	t.pid, t.dueNs, t.termNs, t.updateNs, t.updateNote, t.health, t.readiness = 0, 0, 0, 0, "", health{}, readiness{}
+	t.oomKills, t.oomText = 0, ""
 	c.emit(Save{t.Record})
 	c.emit(Destroy{t.ID, t.Run, t.phase == ended})
 }
@@ -389,6 +399,7 @@ func (c *Core) begin(t *task) {
 	t.phase, t.dueNs, t.warned, t.terminated, t.note, t.squeezed = starting, 0, false, false, "", ""
 	t.pid, t.StartedWallNs, t.ShimLost, t.Text, t.Passed, t.health = 0, 0, false, "", false, health{}
 	t.Ready, t.readiness = false, readiness{}
+	t.oomKills, t.oomText = 0, ""
 	c.emit(Start{t.Record})
 }
 

@@ -175,6 +175,8 @@ func (w *coreWorld) step(ev Event) string {
 			fmt.Fprintf(&out, "kill %s run=%d\n", e.ID, e.Run)
 		case Update:
 			fmt.Fprintf(&out, "update %s\n", recordText(e.Record))
+		case Tell:
+			fmt.Fprintf(&out, "tell %s\n", recordText(e.Record))
 		case Destroy:
 			fmt.Fprintf(&out, "destroy %s\n", e.ID)
 		case Clear:

@@ -76,6 +76,8 @@ type Failed struct {
 	Run  uint32
 	Op   Op
 	Text string
+	// With OpStart: which way of not starting it was.
+	Way borgpb.ExitReason
 }
 
 // Op names the kinds of effects that may fail and be tried again.
@@ -146,6 +148,8 @@ type (
 	}
 	// Update brings the limits of the running process to those of the record.
 	Update struct{ Record Record }
+	// Tell tells the run what its record says of it.
+	Tell struct{ Record Record }
 	// Destroy takes away what a run left outside its directory, and with Ended
 	// what the copy was given.
 	Destroy struct {
@@ -169,6 +173,7 @@ func (e Terminate) Copy() ID { return e.ID }
 func (e Warn) Copy() ID      { return e.ID }
 func (e Kill) Copy() ID      { return e.ID }
 func (e Update) Copy() ID    { return e.Record.ID }
+func (e Tell) Copy() ID      { return e.Record.ID }
 func (e Destroy) Copy() ID   { return e.ID }
 func (e Clear) Copy() ID     { return e.ID }
 func (e Remove) Copy() ID    { return e.ID }
@@ -209,6 +214,8 @@ type Record struct {
 	// For people.
 	Text     string
 	ShimLost bool
+	// With Ended LOST: it was not started, for others hold these ports.
+	HeldPorts []HeldPort `json:",omitempty"`
 }
 
 // StopOrder is a Stop that was accepted.

@@ -13,6 +13,11 @@ type ExitFile struct {
 	EndedWallNs int64  `json:"ended_wall_ns"`
 	// What could not be done, when the task could not even be started.
 	Error string `json:"error,omitempty"`
+	// Way is which of the known ways of not starting or of being killed it was.
+	Way borgpb.ExitReason `json:"way,omitempty"`
+	// With OOM: the process that the kernel killed first, and the memory that it held.
+	OOMProcess string `json:"oom_process,omitempty"`
+	OOMBytes   int64  `json:"oom_bytes,omitempty"`
 	// Why the borglet ended it. No shim knows.
 	Reason string `json:"reason,omitempty"`
 	// Retry: nothing of the task has run, for a reason that lies in the machine.
@@ -31,6 +36,7 @@ func ExitToFile(run uint32, e *borgpb.Exit) *ExitFile {
 	return &ExitFile{
 		Run: run, Code: e.GetCode(), Signal: e.GetSignal(), OOM: e.GetOom(), Unknown: e.GetUnknown(),
 		EndedWallNs: e.GetEndedWallNs(), Error: e.GetError(), Reason: e.GetReason(),
+		Way: e.GetReasonCode(), OOMProcess: e.GetOomProcess(), OOMBytes: e.GetOomBytes(),
 	}
 }
 
@@ -42,5 +48,6 @@ func (f *ExitFile) Exit() *borgpb.Exit {
 	return &borgpb.Exit{
 		Code: f.Code, Signal: f.Signal, Oom: f.OOM, Unknown: f.Unknown,
 		EndedWallNs: f.EndedWallNs, Error: f.Error, Reason: f.Reason,
+		ReasonCode: f.Way, OomProcess: f.OOMProcess, OomBytes: f.OOMBytes,
 	}
 }

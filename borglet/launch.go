@@ -209,6 +209,7 @@ func environment(d *borgrpc.Desired, id ID, p Places, n names) ([]string, error)
 	env["BORG_JOB"] = d.GetUser() + "/" + d.GetJob()
 	env["BORG_TASK"] = fmt.Sprintf("%s/%s/%d", d.GetUser(), d.GetJob(), id.Index)
 	env["BORG_TASK_INDEX"] = n["task.index"]
+	env["BORG_KIND"] = kindWord(d.GetKind())
 	env["BORG_ATTEMPT"] = n["task.attempt"]
 	env["BORG_MACHINE"] = p.Machine
 	env["BORG_TASK_DIR"] = n["task.dir"]
@@ -226,6 +227,7 @@ func environment(d *borgrpc.Desired, id ID, p Places, n names) ([]string, error)
 		if p.OwnFiles {
 			at = filepath.Join(PapersPath, currentPapers)
 		}
+		env["BORG_TASK_FILE"] = filepath.Join(filepath.Dir(at), TaskPaper)
 		env["BORG_STOP"] = filepath.Join(filepath.Dir(at), NoticePaper)
 		env["BORG_IDENTITY"] = filepath.Join(at, IdentityPaper)
 		env["BORG_CERT"] = filepath.Join(at, CertPaper)

@@ -32,7 +32,7 @@ func TestNewLaunch(t *testing.T) {
 		t.Errorf("Args = %q, want %q", l.Args, wantArgs)
 	}
 	wantEnv := []string{
-		"BORG_ATTEMPT=2", "BORG_CELL=test", "BORG_JOB=alice/web", "BORG_MACHINE=m1", "BORG_TASK=alice/web/3",
+		"BORG_ATTEMPT=2", "BORG_CELL=test", "BORG_JOB=alice/web", "BORG_KIND=unspecified", "BORG_MACHINE=m1", "BORG_TASK=alice/web/3",
 		"BORG_TASK_DIR=/task", "BORG_TASK_INDEX=3", "BORG_USER=alice", "DATA=/task/data", "DEVICE_BIG_GPU=0,2", "HOME=/here",
 		"PATH=" + defaultPath, "PORT=20001", "PORT_ADMIN_UI=20002", "PORT_HTTP=20001",
 	}

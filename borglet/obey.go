@@ -51,7 +51,7 @@ func (m *Master) Poll(core *Core, now Now, req *borgrpc.PollRequest, save func(F
 	if string(req.GetKnownHash()) == string(state.Hash) {
 		resp.Unchanged = true
 	} else {
-		resp.Tasks, resp.Versions = state.Tasks, state.Versions
+		resp.Tasks, resp.Versions, resp.LabelMarks = state.Tasks, state.Versions, state.LabelMarks
 	}
 	return resp, effects, nil
 }

@@ -76,7 +76,7 @@ func (c *Core) seen(t *task, o Observed) {
 	t.addr = o.Addr
 	switch o.Kind {
 	case Absent:
-		c.notStarted(t, "the borglet was restarted before the task was started")
+		c.notStarted(t, "the borglet was restarted before the task was started", borgpb.ExitReason_EXIT_REASON_NOT_STARTED)
 	case Starting:
 		if t.phase == starting && t.Stop == nil {
 			t.dueNs = c.now.MonoNs + startNs
@@ -102,7 +102,7 @@ func (c *Core) seen(t *task, o Observed) {
 	case Exited:
 		c.exited(t, o.Exit, "")
 	case NotStarted:
-		c.notStarted(t, o.Text)
+		c.notStarted(t, o.Text, borgpb.ExitReason_EXIT_REASON_NOT_STARTED)
 	}
 }
 
@@ -130,6 +130,13 @@ func (c *Core) exited(t *task, exit *borgpb.Exit, text string) {
 	if why = cmp.Or(why, unhealthy); why != "" && t.Stop == nil {
 		exit = proto.CloneOf(exit)
 		exit.Reason = bounded(why)
+		exit.ReasonCode = borgpb.ExitReason_EXIT_REASON_GAVE_WAY
+		if why == unhealthy {
+			exit.ReasonCode = borgpb.ExitReason_EXIT_REASON_UNHEALTHY
+		}
+	} else if exit.GetSignal() == 9 && exit.GetReasonCode() == 0 && t.Stop == nil {
+		exit = proto.CloneOf(exit)
+		exit.ReasonCode = borgpb.ExitReason_EXIT_REASON_KILLED
 	}
 	t.Exit = exit
 	text = bounded(cmp.Or(text, why, ExitText(exit)))
@@ -153,7 +160,7 @@ func (c *Core) exited(t *task, exit *borgpb.Exit, text string) {
 
 // notStarted tries again what the machine could not begin. No process of the
 // task has run, so it is no restart.
-func (c *Core) notStarted(t *task, text string) {
+func (c *Core) notStarted(t *task, text string, way borgpb.ExitReason) {
 	text = bounded(text)
 	if t.Exit != nil && t.Restarts > 0 {
 		t.Restarts--
@@ -162,7 +169,7 @@ func (c *Core) notStarted(t *task, text string) {
 	case t.Stop != nil:
 		c.end(t, borgpb.AttemptState_ATTEMPT_STATE_STOPPED, "")
 	case t.batch() && t.Failures+1 >= maxStartTries:
-		t.Exit = &borgpb.Exit{Code: 127, Error: text, EndedWallNs: c.now.WallNs}
+		t.Exit = &borgpb.Exit{Code: 127, Error: text, ReasonCode: way, EndedWallNs: c.now.WallNs}
 		c.end(t, borgpb.AttemptState_ATTEMPT_STATE_FAILED, text)
 	default:
 		c.backOff(t, text)
@@ -174,6 +181,7 @@ func (c *Core) backOff(t *task, text string) {
 	t.Failures++
 	t.phase, t.RunEnded = backoff, true
 	t.pid, t.StartedWallNs, t.updateNs, t.updateNote, t.health, t.readiness = 0, 0, 0, "", health{}, readiness{}
+	t.oomKills, t.oomText = 0, ""
 	t.dueNs = c.now.MonoNs + delay
 	t.Text = text
 	t.note = "starts again " + time.Duration(delay).String() + " after that"
@@ -199,7 +207,7 @@ func (c *Core) fail(f Failed) {
 	switch f.Op {
 	case OpStart:
 		if t.phase == starting {
-			c.notStarted(t, f.Text)
+			c.notStarted(t, f.Text, f.Way)
 		}
 	case OpUpdate:
 		if t.phase == running {
@@ -255,8 +263,19 @@ func ExitText(e *borgpb.Exit) string {
 	default:
 		text = fmt.Sprintf("exit code %d", e.GetCode())
 	}
-	if e.GetOom() {
-		text += ", out of memory: at its limit, or because its machine had none left"
+	switch {
+	case e.GetOom():
+		text += ", out of memory: at its limit, or because its machine had none left" + oomText(e)
+	case e.GetReasonCode() == borgpb.ExitReason_EXIT_REASON_KILLED:
+		text += ": neither its borglet nor the kernel killed it for want of memory, so somebody else did, or it did itself"
 	}
 	return text
+}
+
+// oomText names the process that the kernel killed, if it is known.
+func oomText(e *borgpb.Exit) string {
+	if e.GetOomProcess() == "" {
+		return ""
+	}
+	return fmt.Sprintf("; the kernel killed its process %s, which held %s", e.GetOomProcess(), mib(e.GetOomBytes()))
 }

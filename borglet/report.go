@@ -13,7 +13,9 @@ type State struct {
 	Tasks []*borgpb.TaskReport
 	// Versions of the specs held, in the order of Tasks; zero: none is held.
 	Versions []uint64
-	// Hash over both.
+	// Marks of the labels held, in the order of Tasks; zero: none are.
+	LabelMarks []uint64
+	// Hash over all.
 	Hash []byte
 }
 
@@ -23,6 +25,8 @@ func (c *Core) State() State {
 	s := State{
 		Tasks:    make([]*borgpb.TaskReport, 0, len(c.ids)),
 		Versions: make([]uint64, 0, len(c.ids)),
+
+		LabelMarks: make([]uint64, 0, len(c.ids)),
 	}
 	h := sha256.New()
 	for _, id := range c.ids {
@@ -30,9 +34,14 @@ func (c *Core) State() State {
 		report := t.report()
 		version := t.Desired.GetVersion()
 		c.hashBuf = appendReport(c.hashBuf[:0], report, version)
+		mark := t.Desired.GetLabelMark()
+		if mark != 0 {
+			c.hashBuf = binary.AppendUvarint(append(c.hashBuf, 0xf9), mark)
+		}
 		h.Write(c.hashBuf)
 		s.Tasks = append(s.Tasks, report)
 		s.Versions = append(s.Versions, version)
+		s.LabelMarks = append(s.LabelMarks, mark)
 	}
 	s.Hash = h.Sum(nil)
 	return s
@@ -72,6 +81,7 @@ type says struct {
 	state         borgpb.AttemptState
 	restarts      uint32
 	failures      uint32
+	oomKills      uint32
 	pid           int64
 	exit          *borgpb.Exit
 	startedWallNs int64
@@ -82,7 +92,7 @@ type says struct {
 
 func (t *task) says(state borgpb.AttemptState) says {
 	var text string
-	for _, s := range [...]string{t.Text, t.note, t.health.text, t.readiness.text, t.updateNote} {
+	for _, s := range [...]string{t.Text, t.note, t.oomText, t.health.text, t.readiness.text, t.updateNote} {
 		switch {
 		case s == "":
 		case text == "":
@@ -92,7 +102,7 @@ func (t *task) says(state borgpb.AttemptState) says {
 		}
 	}
 	return says{
-		state: state, restarts: t.Restarts, failures: t.Failures, pid: t.pid, exit: t.Exit,
+		state: state, restarts: t.Restarts, failures: t.Failures, oomKills: t.oomKills, pid: t.pid, exit: t.Exit,
 		startedWallNs: t.StartedWallNs, text: text, shimLost: t.ShimLost, addr: t.addr,
 	}
 }
@@ -116,6 +126,8 @@ func (t *task) tell(now says) {
 		ShimLost:      now.shimLost,
 		Addr:          now.addr,
 		Failures:      now.failures,
+		OomKills:      now.oomKills,
+		HeldPorts:     heldPortsProto(t.heldPortsIn(now.state)),
 	}
 }
 
@@ -175,9 +187,26 @@ func appendReport(buf []byte, r *borgpb.TaskReport, version uint64) []byte {
 		buf = append(buf, 0xfe)
 		text(r.GetExit().GetReason())
 	}
+	if e := r.GetExit(); e.GetReasonCode() != 0 || e.GetOomProcess() != "" || e.GetOomBytes() != 0 {
+		buf = append(buf, 0xfb)
+		number(int64(e.GetReasonCode()))
+		text(e.GetOomProcess())
+		number(e.GetOomBytes())
+	}
 	if r.GetFailures() != 0 {
 		buf = append(buf, 0xfd)
 		number(int64(r.GetFailures()))
+	}
+	if r.GetOomKills() != 0 {
+		buf = append(buf, 0xfa)
+		number(int64(r.GetOomKills()))
+	}
+	if ports := r.GetHeldPorts(); len(ports) > 0 {
+		buf = append(buf, 0xfc)
+		for _, h := range ports {
+			number(int64(h.GetPort()))
+			text(h.GetBy())
+		}
 	}
 	return buf
 }

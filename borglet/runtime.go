@@ -3,6 +3,8 @@ package borglet
 import (
 	"syscall"
 	"time"
+
+	"borg/proto/borgpb"
 )
 
 // Runtime starts the processes of tasks and sees them end. It outlives the
@@ -133,6 +135,8 @@ type Launch struct {
 	// Not empty: why it cannot be started. The run ends at once with this as
 	// its error.
 	Refused string
+	// RefusedWay is which way of not starting that is; zero: no particular one.
+	RefusedWay borgpb.ExitReason `json:"-"`
 }
 
 // LaunchMount is a directory or file of the machine made visible in the task.

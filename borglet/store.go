@@ -44,11 +44,14 @@ type Store struct {
 	unlimit func(dir string)
 
 	mu sync.Mutex
-	// saved is the spec version on disk, per copy. Guarded by mu.
-	saved map[ID]uint64
+	// saved is which spec and labels are on disk, per copy. Guarded by mu.
+	saved map[ID]savedSpec
 	// trashed counts names in trash. Guarded by mu.
 	trashed int
 }
+
+// savedSpec tells what is in a copy's spec.json from what was there before.
+type savedSpec struct{ version, labelMark uint64 }
 
 // intentFormat is the first field of intent; a reader refuses a higher one.
 const intentFormat = 1
@@ -72,6 +75,7 @@ type intentFile struct {
 	Exit          *ExitFile  `json:"exit,omitempty"`
 	Text          string     `json:"text,omitempty"`
 	ShimLost      bool       `json:"shim_lost,omitempty"`
+	HeldPorts     []HeldPort `json:"held_ports,omitempty"`
 }
 
 // OpenStore opens or makes a borglet's directory.
@@ -93,7 +97,7 @@ func OpenStore(dir string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{dir: dir, kept: kept, volumes: volumes, reserve: room, saved: map[ID]uint64{}}
+	s := &Store{dir: dir, kept: kept, volumes: volumes, reserve: room, saved: map[ID]savedSpec{}}
 	left, err := os.ReadDir(filepath.Join(dir, "trash"))
 	if err != nil {
 		return nil, fmt.Errorf("open borglet directory: %w", err)
@@ -136,7 +140,7 @@ func (s *Store) save(r Record) error {
 	s.mu.Lock()
 	saved, known := s.saved[r.ID]
 	s.mu.Unlock()
-	if version := r.Desired.GetVersion(); r.Desired != nil && (!known || saved != version) {
+	if now := (savedSpec{r.Desired.GetVersion(), r.Desired.GetLabelMark()}); r.Desired != nil && (!known || saved != now) {
 		text, err := protojson.MarshalOptions{Multiline: true}.Marshal(r.Desired)
 		if err != nil {
 			return fmt.Errorf("encode spec of copy %s: %w", r.ID, err)
@@ -145,13 +149,13 @@ func (s *Store) save(r Record) error {
 			return err
 		}
 		s.mu.Lock()
-		s.saved[r.ID] = version
+		s.saved[r.ID] = now
 		s.mu.Unlock()
 	}
 	text, err := json.Marshal(intentFile{
 		Format: intentFormat, Boot: r.Boot, Run: r.Run, RunEnded: r.RunEnded, RunVersion: r.RunVersion, Clear: r.Clear,
 		Restarts: r.Restarts, Failures: r.Failures, StartedWallNs: r.StartedWallNs, Passed: r.Passed, Ready: r.Ready, Quarantined: r.Quarantined, Stop: r.Stop,
-		Ended: endedName(r.Ended), Exit: ExitToFile(r.Run, r.Exit), Text: r.Text, ShimLost: r.ShimLost,
+		Ended: endedName(r.Ended), Exit: ExitToFile(r.Run, r.Exit), Text: r.Text, ShimLost: r.ShimLost, HeldPorts: r.HeldPorts,
 	})
 	if err != nil {
 		return fmt.Errorf("encode intent of copy %s: %w", r.ID, err)
@@ -224,7 +228,7 @@ func (s *Store) load(id ID) (Record, error) {
 		if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(text, r.Desired); err != nil {
 			return Record{}, fmt.Errorf("read spec.json of copy %s: %w", id, err)
 		}
-		s.saved[id] = r.Desired.GetVersion()
+		s.saved[id] = savedSpec{r.Desired.GetVersion(), r.Desired.GetLabelMark()}
 	}
 	text, err = beneath.ReadFile(dir, "intent")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -244,7 +248,7 @@ func (s *Store) load(id ID) (Record, error) {
 	r.Restarts, r.Failures, r.StartedWallNs, r.Stop = f.Restarts, f.Failures, f.StartedWallNs, f.Stop
 	r.Passed, r.Ready, r.Quarantined, r.Ended = f.Passed, f.Ready, f.Quarantined, endedState(f.Ended)
 	r.Exit = f.Exit.Exit()
-	r.Text, r.ShimLost = f.Text, f.ShimLost
+	r.Text, r.ShimLost, r.HeldPorts = f.Text, f.ShimLost, f.HeldPorts
 	return r, nil
 }
 

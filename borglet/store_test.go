@@ -24,7 +24,7 @@ func full(id ID) Record {
 		StartedWallNs: 12345, Passed: true, Ready: true, Quarantined: true, Stop: &StopOrder{Cause: borgpb.StopCause_STOP_CAUSE_DRAIN, Index: 9, GraceNs: 77},
 		Ended: borgpb.AttemptState_ATTEMPT_STATE_STOPPED,
 		Exit:  &borgpb.Exit{Code: 3, Signal: 9, Oom: true, Unknown: true, EndedWallNs: 99, Error: "e"},
-		Text:  "why", ShimLost: true,
+		Text:  "why", ShimLost: true, HeldPorts: []HeldPort{{20001, "nginx (process 812)"}},
 	}
 }
 

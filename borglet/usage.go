@@ -242,7 +242,7 @@ func (a *Agent) sample(ctx context.Context) {
 	defer ticker.Stop()
 	idle := map[string]time.Time{}
 	var disk diskMeter
-	var portsDue time.Time
+	var portsDue, killsDue time.Time
 	for round := 0; ; round++ {
 		select {
 		case <-ctx.Done():
@@ -271,5 +271,6 @@ func (a *Agent) sample(ctx context.Context) {
 		}
 		a.relieve(ctx, stats)
 		a.lookAtPorts(&portsDue, ids)
+		a.lookAtKills(&killsDue, ids)
 	}
 }

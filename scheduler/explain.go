@@ -297,8 +297,18 @@ func (e *explanation) resourceReason(r *Reason, fit cell.Fit, req *request) {
 		if n := e.evictable(r.Nearest, d); n > 0 {
 			r.Detail += "; who could be made to give way there holds " + d.text(n)
 		}
+		r.Detail += e.heldPorts(fit, r.Nearest)
 		return
 	}
+}
+
+// heldPorts names ports that other programs hold on the nearest machine.
+func (e *explanation) heldPorts(fit cell.Fit, machine string) string {
+	m := e.c.Machine(machine)
+	if fit != cell.FitPorts || m == nil || m.HeldPortsWords() == "" {
+		return ""
+	}
+	return "; " + m.HeldPortsWords()
 }
 
 // stopping is how much of d the copies hold that are being stopped on the

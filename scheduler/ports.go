@@ -2,8 +2,8 @@ package scheduler
 
 import "slices"
 
-// choosePorts returns n ports of a machine that nobody has and that nobody was
-// promised, ascending from a start that follows from seed, so that neighbours
+// choosePorts returns n ports of a machine that nobody has, that nobody was
+// promised and that no other program holds, ascending from a start that follows from seed, so that neighbours
 // and successors rarely get the ones that others just gave back. It returns none
 // when there are not enough. Ports of victims will do: each has one holder. They
 // are put into ports, which is empty.
@@ -20,6 +20,9 @@ func choosePorts(ports []uint32, t *site, n int, seed uint64, victims []unit) []
 	start := mix(seed^t.order) % size
 	for i := uint64(0); i < size && len(ports) < n; i++ {
 		port := first + uint16((start+i)%size)
+		if t.machine.HeldByOther(port) {
+			continue
+		}
 		if _, taken := slices.BinarySearch(used, port); taken && !heldByVictim(victims, uint32(port)) {
 			continue
 		}

@@ -43,9 +43,26 @@ func exit(e *borgpb.Exit) string {
 		return e.Error
 	case e.Unknown:
 		return "exit code unknown"
+	case e.Oom && e.ReasonCode == borgpb.ExitReason_EXIT_REASON_CHILD_OUT_OF_MEMORY:
+		return ended(e) + " after the kernel killed its process " + oomProcess(e) + ": out of memory"
+	case e.Oom && e.OomProcess != "":
+		return "out of memory: the kernel killed " + oomProcess(e)
 	case e.Oom:
 		return "out of memory"
-	case e.Signal != 0:
+	}
+	return ended(e)
+}
+
+// oomProcess is "worker, which held 31.5 MiB".
+func oomProcess(e *borgpb.Exit) string {
+	if e.OomProcess == "" {
+		return "(its name is not known)"
+	}
+	return fmt.Sprintf("%s, which held %.1f MiB", e.OomProcess, float64(e.OomBytes)/(1<<20))
+}
+
+func ended(e *borgpb.Exit) string {
+	if e.Signal != 0 {
 		return "signal " + signalText(e.Signal)
 	}
 	return fmt.Sprintf("exit %d", e.Code)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"borg/borglet"
+	"borg/proto/borgpb"
 )
 
 // check refuses what may not or cannot be started here, before anything is.
@@ -18,9 +19,14 @@ func (r *Runtime) check(l *borglet.Launch) error {
 	}
 	for i := range l.Packages {
 		if err := checkPackage(l, i, own); err != nil {
-			return err
+			return inWay(borgpb.ExitReason_EXIT_REASON_IMAGE, err)
 		}
 	}
+	return inWay(borgpb.ExitReason_EXIT_REASON_MOUNT, r.checkMounts(l, own))
+}
+
+// checkMounts is check for the root file system and what is mounted in it.
+func (r *Runtime) checkMounts(l *borglet.Launch, own bool) error {
 	if l.Rootfs != "" {
 		if !own {
 			return fmt.Errorf("rootfs %s: this machine runs tasks as plain processes, without a file system of their own; add the constraint runtime=container to the job", l.Rootfs)
@@ -185,6 +191,16 @@ func notFound(dir string, reason error) string {
 		return "start: " + reason.Error()
 	}
 	return fmt.Sprintf("start %q: %v; args[0] must be a program in the task's file system (%s, /task, mounts)", o.Launch.Args[0], reason, fileSystem(&o.Launch))
+}
+
+// noInterpreter says the same of what a program names as its interpreter or loader.
+func noInterpreter(dir string, reason error) string {
+	o, err := readOrder(dir)
+	if err != nil || len(o.Launch.Args) == 0 {
+		return "start: the interpreter of the program: " + reason.Error()
+	}
+	return fmt.Sprintf("start %q: it is there, and the interpreter or loader that it names is not: %v; put that into the task's file system (%s), or link the program statically",
+		o.Launch.Args[0], reason, fileSystem(&o.Launch))
 }
 
 // noDirectory says the same of a working directory.

@@ -20,6 +20,7 @@ import (
 	"borg/borglet"
 	"borg/borglet/beneath"
 	"borg/mutant"
+	"borg/proto/borgpb"
 )
 
 // beginContainer makes a container whose program waits to be let go.
@@ -138,11 +139,11 @@ func checkOwned(firstID uint32, binds []bind) error {
 func startError(l *borglet.Launch, err error) error {
 	text := err.Error()
 	if strings.Contains(text, "OOM-killed") {
-		return &taskError{fmt.Errorf("memory limit of %d bytes: too little to start in", l.Limits.MemBytes)}
+		return inWay(borgpb.ExitReason_EXIT_REASON_LIMIT_TOO_SMALL, fmt.Errorf("memory limit of %d bytes: too little to start in", l.Limits.MemBytes))
 	}
 	for _, m := range l.Mounts {
 		if strings.Contains(text, fmt.Sprintf("mounting %q", m.Source)) {
-			return &taskError{fmt.Errorf("mount of %s at %s: %w", m.Source, m.Path, err)}
+			return inWay(borgpb.ExitReason_EXIT_REASON_MOUNT, fmt.Errorf("mount of %s at %s: %w", m.Source, m.Path, err))
 		}
 	}
 	return fmt.Errorf("start container: %w", err)
@@ -188,9 +189,14 @@ type containerBackend struct {
 	cfg Config
 	// ids are nil where copies have no user ids of their own.
 	ids *idRanges
+	// claims are of the ids that are this borglet's on the machine; nil without ids.
+	claims *idClaims
 	// wall is nil where ports cannot be closed.
 	wall   *wall
 	meters *meters
+	// killed remembers what was found, so that the kernel's log is read only for news. Only
+	// kills uses it, one call at a time.
+	killed map[borglet.ID]oomKills
 	// cpus is nil where no copy can have processors alone.
 	cpus    *processors
 	weights *allocWeights
@@ -222,8 +228,19 @@ func newContainerBackend(cfg Config) (backend, error) {
 		cfg.Log.Warn("tasks have no user ids of their own: root in them is the machine's root without capabilities", "machine", cfg.Name, "err", err)
 		return b, nil
 	}
-	b.ids = newIDRanges(ids)
-	w, err := newWall(cfg.Name, ids)
+	claims, err := newIDClaims(idClaimsDir, stateDir(cfg))
+	if err != nil {
+		return nil, err
+	}
+	own, err := claims.own()
+	if err != nil {
+		return nil, err
+	}
+	b.ids, b.claims = newIDRanges(ids, claims.claim), claims
+	if err := b.ids.begin(own); err != nil {
+		return nil, err
+	}
+	w, err := newWall(cfg.Name, b.ids.users())
 	if err != nil {
 		cfg.Log.Warn("ports that tasks use without having been granted them are told and not blocked", "machine", cfg.Name, "err", err)
 		return b, nil
@@ -249,6 +266,7 @@ func (b *containerBackend) prepare(o *order) (err error) {
 	if b.wall == nil || o.Launch.Network != "" {
 		return nil
 	}
+	b.wall.cover(b.ids.users())
 	return b.wall.grant(o.Launch.ID, o.FirstID, o.Launch.Ports)
 }
 
@@ -259,8 +277,11 @@ func (b *containerBackend) remember(o *order) {
 		b.cpus.keep(o.Launch.ID, o.CPUs)
 	}
 	if b.ids != nil && o.FirstID != 0 {
-		b.ids.keep(o.Launch.ID, o.FirstID)
+		if err := b.ids.keep(o.Launch.ID, o.FirstID); err != nil {
+			b.cfg.Log.Warn("user ids of a task are not its own", "machine", b.cfg.Name, "err", err)
+		}
 		if b.wall != nil && o.Launch.Network == "" {
+			b.wall.cover(b.ids.users())
 			b.wall.remember(o.Launch.ID, o.FirstID, o.Launch.Ports)
 		}
 	}
@@ -357,9 +378,12 @@ func (b *containerBackend) kill(id borglet.ID, p proc) error {
 	return p.signal(unix.SIGKILL)
 }
 
-func (b *containerBackend) settle(id borglet.ID, _ proc) bool {
+func (b *containerBackend) settle(id borglet.ID, _ proc) oomKills {
 	path, ok := b.find(id)
-	return ok && cgroupPaths(path).oomKills() > 0
+	if !ok {
+		return oomKills{}
+	}
+	return cgroupPaths(path).kills()
 }
 
 // find returns a copy's cgroup path.
@@ -426,6 +450,33 @@ func (b *containerBackend) allocStats(allocs []string) map[string]borglet.Stats 
 		b.cfg.Log.Warn("the usage of allocs cannot be measured", "machine", b.cfg.Name, "err", err)
 	}
 	return stats
+}
+
+func (b *containerBackend) kills(runs map[borglet.ID]proc) map[borglet.ID]borglet.Kills {
+	list, err := hierarchies()
+	if err != nil {
+		return nil
+	}
+	found := make(map[borglet.ID]oomKills)
+	told := make(map[borglet.ID]borglet.Kills)
+	for id, run := range runs {
+		group, err := pathsOf(list, run.Pid)
+		if err != nil {
+			continue // it has just ended
+		}
+		n := group.oomKills()
+		if n == 0 {
+			continue
+		}
+		k := b.killed[id]
+		if k.count == 0 || k.count > n {
+			k = group.kills()
+		}
+		k.count = n
+		found[id], told[id] = k, borglet.Kills{Count: n, Process: k.process, Bytes: k.bytes}
+	}
+	b.killed = found
+	return told
 }
 
 func (b *containerBackend) members(runs map[borglet.ID]proc) (map[borglet.ID][]int, error) {
@@ -509,6 +560,11 @@ func (b *containerBackend) close() {
 	if b.wall != nil {
 		if err := b.wall.leave(); err != nil {
 			b.cfg.Log.Warn("the packet filter's table is left", "machine", b.cfg.Name, "err", err)
+		}
+	}
+	if b.claims != nil && b.ids.empty() {
+		if err := b.claims.release(); err != nil {
+			b.cfg.Log.Warn("user ids of tasks stay claimed", "machine", b.cfg.Name, "err", err)
 		}
 	}
 	removeCgroup(cgroupParent(b.cfg.Name))

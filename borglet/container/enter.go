@@ -53,7 +53,7 @@ func enterContainer(o *order, e *entry) (*program, error) {
 		err = fmt.Errorf("start %q: %w", e.Args[0], err)
 		// What the search for the program says inside; all else lies in the machine.
 		if strings.Contains(err.Error(), ` exec: "`) {
-			return nil, &taskError{err}
+			return nil, &taskError{err: err}
 		}
 		return nil, err
 	}

@@ -154,7 +154,7 @@ func enterProcess(o *order, e *entry) (*program, error) {
 	env := append(e.environment(o), markerVariable+"="+o.Marker)
 	path, err := lookPath(e.Args[0], env, o.Launch.Cwd)
 	if err != nil {
-		return nil, &taskError{err}
+		return nil, &taskError{err: err}
 	}
 	sys := &unix.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGKILL}
 	var files []*os.File
@@ -183,7 +183,7 @@ func enterProcess(o *order, e *entry) (*program, error) {
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM) {
 			return nil, err
 		}
-		return nil, &taskError{err}
+		return nil, &taskError{err: err}
 	}
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", p.Pid), []byte(strconv.Itoa(o.Launch.OOMScore)), 0)
 	id, err := identify(p.Pid)

@@ -16,6 +16,7 @@ import (
 
 	"borg/borglet"
 	"borg/borglet/beneath"
+	"borg/proto/borgpb"
 )
 
 // Files in a copy's directory; see the package comment.
@@ -160,8 +161,9 @@ func holder(dir string) (shim proc, known, held bool, err error) {
 }
 
 // readStatus reads what the init wrote beside the task: "ready 0" when it can
-// take signals, then "exit 7", "signal 15", or, with an errno, "error 2" or
-// "chdir 2". ended is false while there is no word of an end.
+// take signals, then "exit 7", "signal 15", or, with an errno, "error 2",
+// "chdir 2" or, when what the program names as its interpreter is not there,
+// "interpreter 2". ended is false while there is no word of an end.
 func readStatus(dir string) (e borglet.ExitFile, ready, ended bool) {
 	f, err := beneath.Open(dir, statusFile, os.O_RDONLY, 0)
 	if err != nil {
@@ -192,9 +194,11 @@ func readStatus(dir string) (e borglet.ExitFile, ready, ended bool) {
 		case "signal":
 			e.Signal = int32(n)
 		case "error":
-			e.Code, e.Error = 127, notFound(dir, unix.Errno(n))
+			e.Code, e.Way, e.Error = 127, startWay(unix.Errno(n)), notFound(dir, unix.Errno(n))
+		case "interpreter":
+			e.Code, e.Way, e.Error = 127, borgpb.ExitReason_EXIT_REASON_INTERPRETER_MISSING, noInterpreter(dir, unix.Errno(n))
 		case "chdir":
-			e.Code, e.Error = 127, noDirectory(dir, unix.Errno(n))
+			e.Code, e.Way, e.Error = 127, borgpb.ExitReason_EXIT_REASON_WORKING_DIRECTORY, noDirectory(dir, unix.Errno(n))
 		}
 		return e, ready, true
 	}

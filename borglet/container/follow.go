@@ -203,7 +203,7 @@ func (r *Runtime) collect(f *run, task proc) borglet.ExitFile {
 	r.mu.Lock()
 	killed := f.killed
 	r.mu.Unlock()
-	oom := r.backend.settle(f.id, task)
+	kills := r.backend.settle(f.id, task)
 	e, _, ok := readStatus(f.dir)
 	switch {
 	case ok:
@@ -212,7 +212,8 @@ func (r *Runtime) collect(f *run, task proc) borglet.ExitFile {
 	default:
 		e = borglet.ExitFile{Unknown: true, EndedWallNs: time.Now().UnixNano()}
 	}
-	e.Run, e.OOM = f.n, oom
+	e.Run = f.n
+	tellKills(&e, kills)
 	if err := writeExit(f.dir, e); err != nil {
 		r.cfg.Log.Error("exit.json cannot be written", "machine", r.cfg.Name, "err", err)
 	}

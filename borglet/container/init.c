@@ -75,14 +75,87 @@ static char **arguments(void) {
 	return n > 1 ? argv : NULL;
 }
 
+// exec_file starts one file, or returns with errno set. A script without an interpreter
+// line is run by the shell, as execvp would; a program of another machine is not.
+static void exec_file(const char *path, char **argv) {
+	execv(path, argv);
+	if (errno != ENOEXEC)
+		return;
+	char magic[4] = {0};
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? 0 : read(fd, magic, sizeof magic);
+	if (fd >= 0)
+		close(fd);
+	size_t count = 0;
+	while (argv[count] != NULL)
+		count++;
+	char **sh = calloc(count + 2, sizeof *sh);
+	if (sh != NULL && n > 0 && memchr(magic, 0, n) == NULL && memcmp(magic, "\x7f" "ELF", 4) != 0) {
+		sh[0] = "/bin/sh";
+		sh[1] = (char *)path;
+		memcpy(sh + 2, argv + 1, count * sizeof *sh);
+		execv(sh[0], sh);
+	}
+	errno = ENOEXEC;
+}
+
+// fail_program says why a file could not be started. If the file is there, what it names
+// as its interpreter is not.
+static void fail_program(const char *path, int error) {
+	if (error == ENOENT && path != NULL && access(path, F_OK) == 0)
+		write_status("interpreter", error);
+	else
+		write_status("error", error);
+	_exit(127);
+}
+
+// exec_program is execvp that says why it fails.
+static void exec_program(char **argv) {
+	const char *name = argv[0];
+	if (strchr(name, '/') != NULL) {
+		exec_file(name, argv);
+		fail_program(name, errno);
+	}
+	const char *search = getenv("PATH");
+	if (*name == 0 || search == NULL)
+		fail_program(NULL, ENOENT);
+	char *path = malloc(strlen(search) + strlen(name) + 3);
+	if (path == NULL)
+		fail_program(NULL, ENOMEM);
+	int denied = 0;
+	for (const char *p = search;; p++) {
+		size_t n = strcspn(p, ":");
+		sprintf(path, "%.*s%s%s", (int)n, p, n > 0 ? "/" : "./", name);
+		exec_file(path, argv);
+		switch (errno) {
+		case EACCES:
+			denied = 1;
+			break;
+		case ENOENT:
+			if (access(path, F_OK) == 0)
+				fail_program(path, ENOENT);
+			break;
+		case ENOTDIR:
+		case ELOOP:
+		case ENAMETOOLONG:
+			break;
+		default:
+			fail_program(path, errno);
+		}
+		p += n;
+		if (*p == 0)
+			break;
+	}
+	fail_program(NULL, denied ? EACCES : ENOENT);
+}
+
 static void run_program(char **argv, const sigset_t *mask) {
 	sigprocmask(SIG_SETMASK, mask, NULL);
 	if (chdir(argv[0]) != 0) {
 		write_status("chdir", errno);
 		_exit(127);
 	}
-	execvp(argv[1], argv + 1);
-	write_status("error", errno);
+	exec_program(argv + 1);
 	_exit(127);
 }
 

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"borg/borglet"
+	"borg/proto/borgpb"
 )
 
 // markerVariable is in the environment of every plain process of a task, so
@@ -26,10 +27,10 @@ func beginProcess(o *order, stdout, stderr *os.File) (*begun, error) {
 	l := &o.Launch
 	path, err := lookPath(l.Args[0], l.Env, l.Cwd)
 	if err != nil {
-		return nil, &taskError{err}
+		return nil, &taskError{err: err}
 	}
 	if info, err := os.Stat(l.Cwd); err != nil || !info.IsDir() {
-		return nil, &taskError{fmt.Errorf("working directory %s: there is no such directory on the machine", l.Cwd)}
+		return nil, inWay(borgpb.ExitReason_EXIT_REASON_WORKING_DIRECTORY, fmt.Errorf("working directory %s: there is no such directory on the machine", l.Cwd))
 	}
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -47,7 +48,7 @@ func beginProcess(o *order, stdout, stderr *os.File) (*begun, error) {
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM) {
 			return nil, err
 		}
-		return nil, &taskError{err}
+		return nil, &taskError{err: err}
 	}
 	// A score may always be raised, and one's own never lowered again.
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", p.Pid), []byte(strconv.Itoa(l.OOMScore)), 0)
@@ -68,7 +69,7 @@ func endedProcess(p *os.Process) borglet.ExitFile {
 
 // endedContainer says how a container has ended whose first process is collected.
 func endedContainer(dir string, group paths, state *os.ProcessState, waitErr error) borglet.ExitFile {
-	e, _, ok := readStatus(dir)
+	e, ready, ok := readStatus(dir)
 	switch {
 	case ok:
 	case state == nil:
@@ -76,9 +77,12 @@ func endedContainer(dir string, group paths, state *os.ProcessState, waitErr err
 	default:
 		// The init itself was killed.
 		status(&e, state)
+		if !ready && e.Signal == 0 {
+			unstarted(dir, &e)
+		}
 	}
 	e.EndedWallNs = time.Now().UnixNano()
-	e.OOM = group.oomKills() > 0
+	tellKills(&e, group.kills())
 	e.MaxMemBytes, e.CPUNs = group.maxMemBytes(), group.cpuNs()
 	return e
 }
@@ -107,7 +111,7 @@ func lookPath(name string, env []string, cwd string) (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("start %q: no such program in PATH=%s; give its absolute path as args[0]", name, search)
+	return "", inWay(borgpb.ExitReason_EXIT_REASON_PROGRAM_MISSING, fmt.Errorf("start %q: no such program in PATH=%s; give its absolute path as args[0]", name, search))
 }
 
 func executable(path string) error {
@@ -276,12 +280,12 @@ func (b *processBackend) kill(id borglet.ID, p proc) error {
 	return err
 }
 
-func (b *processBackend) settle(id borglet.ID, p proc) bool {
+func (b *processBackend) settle(id borglet.ID, p proc) oomKills {
 	endSession(p.Pid)
 	for _, left := range marked(marker(b.cfg, id)) {
 		_ = left.signal(unix.SIGKILL)
 	}
-	return false
+	return oomKills{}
 }
 
 func (b *processBackend) update(*borglet.Launch) error { return nil }
@@ -306,6 +310,9 @@ func sessions(runs map[borglet.ID]proc) map[string]borglet.ID {
 	}
 	return by
 }
+
+// kills: plain processes have no limit of memory, and no cgroup that counts.
+func (b *processBackend) kills(map[borglet.ID]proc) map[borglet.ID]borglet.Kills { return nil }
 
 func (b *processBackend) members(runs map[borglet.ID]proc) (map[borglet.ID][]int, error) {
 	by, found := sessions(runs), make(map[borglet.ID][]int, len(runs))

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"borg/borglet"
+	"borg/proto/borgpb"
 )
 
 // bind is a directory or file of the machine that appears in a container.
@@ -63,7 +64,7 @@ func buildRootfs(root string, l *borglet.Launch) ([]bind, error) {
 func mirror(root, from string, only []string) ([]bind, error) {
 	entries, err := os.ReadDir(from)
 	if err != nil {
-		return nil, &taskError{fmt.Errorf("read rootfs: %w", err)}
+		return nil, inWay(borgpb.ExitReason_EXIT_REASON_MOUNT, fmt.Errorf("read rootfs: %w", err))
 	}
 	var binds []bind
 	for _, e := range entries {

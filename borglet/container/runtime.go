@@ -1,6 +1,7 @@
 package container
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"borg/borglet"
 	"borg/borglet/beneath"
+	"borg/proto/borgpb"
 )
 
 // eventQueue bounds what was observed and not yet taken; a follower waits when
@@ -67,13 +69,15 @@ type backend interface {
 	listening(dir string) bool
 	// kill ends the run's processes.
 	kill(id borglet.ID, p proc) error
-	// settle ends what an ended run left running, and says whether the kernel
-	// killed in it for lack of memory.
-	settle(id borglet.ID, p proc) (oom bool)
+	// settle ends what an ended run left running, and returns what the kernel killed in it
+	// for want of memory.
+	settle(id borglet.ID, p proc) oomKills
 	update(l *borglet.Launch) error
 	stats(runs map[borglet.ID]proc) map[borglet.ID]borglet.Stats
 	allocStats(allocs []string) map[string]borglet.Stats
 	// members are the processes of runs.
+	// kills says what the kernel killed in runs for want of memory.
+	kills(runs map[borglet.ID]proc) map[borglet.ID]borglet.Kills
 	members(runs map[borglet.ID]proc) (map[borglet.ID][]int, error)
 	// block closes what copies were found to listen on, where that can be done.
 	block(found map[borglet.ID][]borglet.Listener) error
@@ -198,7 +202,7 @@ func (r *Runtime) Start(l *borglet.Launch) error {
 	}
 	if err := r.check(l); err != nil {
 		refused := *l
-		refused.Refused = err.Error()
+		refused.Refused, refused.RefusedWay = err.Error(), startWay(err)
 		r.wg.Go(func() { r.refuse(&refused) })
 		return nil
 	}
@@ -226,7 +230,8 @@ func (r *Runtime) Start(l *borglet.Launch) error {
 
 // refuse ends a run that cannot begin for a reason that lies in the task.
 func (r *Runtime) refuse(l *borglet.Launch) {
-	e := borglet.ExitFile{Run: l.Run, Code: 127, Error: l.Refused, EndedWallNs: time.Now().UnixNano()}
+	way := cmp.Or(l.RefusedWay, borgpb.ExitReason_EXIT_REASON_NOT_STARTED)
+	e := borglet.ExitFile{Run: l.Run, Code: 127, Error: l.Refused, Way: way, EndedWallNs: time.Now().UnixNano()}
 	if err := writeExit(l.Dir, e); err != nil {
 		r.cfg.Log.Error("exit.json cannot be written", "machine", r.cfg.Name, "err", err)
 	}
@@ -410,6 +415,12 @@ func (r *Runtime) processes(ids []borglet.ID) map[borglet.ID]proc {
 	}
 	r.mu.Unlock()
 	return runs
+}
+
+// Kills says what the kernel killed of copies that run; those of which it killed nothing
+// are absent.
+func (r *Runtime) Kills(ids []borglet.ID) map[borglet.ID]borglet.Kills {
+	return r.backend.kills(r.processes(ids))
 }
 
 // Destroy takes away what an ended run left.

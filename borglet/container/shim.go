@@ -13,6 +13,7 @@ import (
 
 	"borg/borglet"
 	"borg/borglet/beneath"
+	"borg/proto/borgpb"
 )
 
 // Files that a shim inherits.
@@ -30,8 +31,12 @@ type begun struct {
 	wait func() borglet.ExitFile
 }
 
-// taskError lies in the task: it would not start on any machine.
-type taskError struct{ err error }
+// taskError lies in the task: it would not start on any machine. way is which of the known
+// ways of not starting it is; zero when the error itself says so.
+type taskError struct {
+	err error
+	way borgpb.ExitReason
+}
 
 func (e *taskError) Error() string { return e.err.Error() }
 func (e *taskError) Unwrap() error { return e.err }
@@ -78,7 +83,9 @@ func shim(dir string, ready, lock *os.File) error {
 	if err != nil {
 		e := borglet.ExitFile{Run: o.Launch.Run, Code: 127, Error: err.Error(), EndedWallNs: time.Now().UnixNano()}
 		var inTask *taskError
-		e.Retry = !errors.As(err, &inTask)
+		if e.Retry = !errors.As(err, &inTask); !e.Retry {
+			e.Way = startWay(err)
+		}
 		return writeExit(dir, e)
 	}
 	_, _ = ready.WriteString("OK\n")

@@ -82,6 +82,9 @@ func Sweep(ctx context.Context, cfg SweepConfig) (Swept, error) {
 	if err := sweepContainers(cfg, &swept); err != nil {
 		return swept, err
 	}
+	if err := releaseIDs(idClaimsDir, stateDir(Config{RunDir: cfg.RunDir})); err != nil {
+		return swept, err
+	}
 	if err := sweepCgroups(ctx, cgroupParent(cfg.Name), &swept); err != nil {
 		return swept, err
 	}

@@ -2,9 +2,11 @@ package container
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,27 +26,100 @@ const idsPerCopy = 1 << 16
 // managers use, below where ids become negative numbers.
 var DefaultTaskIDs = [2]uint32{0x7000_0000, 0x7ffe_ffff}
 
-// idRanges gives each copy that lives a range of ids that no other has.
+// idRanges gives each copy that lives a range of ids that no other has, on the whole
+// machine: a range is given only in blocks of ids that this borglet has claimed.
 type idRanges struct {
 	first uint32
 	count int
+	// claim takes a block of ids for this borglet alone, or reports that another has it.
+	claim func(block uint32) (ok bool, err error)
 
 	mu sync.Mutex
 	// held is the number of each copy's range, and taken the copy of each range.
-	// Guarded by mu, as is next.
+	// Guarded by mu, as is all that follows.
 	held  map[borglet.ID]int
 	taken map[int]borglet.ID
+	// blocks are those that this borglet has claimed.
+	blocks map[uint32]bool
 	// next is where the search for a free one goes on: what was given back is
 	// given again as late as can be.
 	next int
 }
 
-func newIDRanges(ids [2]uint32) *idRanges {
+func newIDRanges(ids [2]uint32, claim func(block uint32) (bool, error)) *idRanges {
 	return &idRanges{
-		first: ids[0], count: int((uint64(ids[1]) - uint64(ids[0]) + 1) / idsPerCopy),
-		held: map[borglet.ID]int{}, taken: map[int]borglet.ID{},
+		first: ids[0], count: int((uint64(ids[1]) - uint64(ids[0]) + 1) / idsPerCopy), claim: claim,
+		held: map[borglet.ID]int{}, taken: map[int]borglet.ID{}, blocks: map[uint32]bool{},
 	}
 }
+
+// idBlocks are the blocks that ids from first to last lie in.
+func idBlocks(first, last uint32) (blocks []uint32) {
+	for block := first / idsPerBlock; block <= last/idsPerBlock; block++ {
+		blocks = append(blocks, block)
+	}
+	return blocks
+}
+
+// begin takes over the blocks that an earlier borglet claimed, and claims a first one.
+func (r *idRanges) begin(own []uint32) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, block := range own {
+		if _, err := r.claimed([]uint32{block}); err != nil {
+			return err
+		}
+	}
+	_, err := r.search(r.claimed)
+	return err
+}
+
+// claimed reports whether this borglet has all of the blocks, and claims those that are
+// free.
+func (r *idRanges) claimed(blocks []uint32) (bool, error) {
+	for _, block := range blocks {
+		if r.blocks[block] {
+			continue
+		}
+		if ok, err := r.claim(block); err != nil || !ok {
+			return false, err
+		}
+		r.blocks[block] = true
+	}
+	return true, nil
+}
+
+// known is claimed without a look beyond what this borglet has.
+func (r *idRanges) known(blocks []uint32) (bool, error) {
+	return !slices.ContainsFunc(blocks, func(block uint32) bool { return !r.blocks[block] }), nil
+}
+
+// search returns the number of a range that no copy has and whose blocks pass; -1 when
+// there is none. It asks once about blocks that follow each other.
+func (r *idRanges) search(pass func(blocks []uint32) (bool, error)) (int, error) {
+	var asked []uint32
+	ok := false
+	for i := range r.count {
+		n := (r.next + i) % r.count
+		if _, used := r.taken[n]; used {
+			continue
+		}
+		first := r.at(n)
+		if blocks := idBlocks(first, first+idsPerCopy-1); !slices.Equal(blocks, asked) {
+			var err error
+			if ok, err = pass(blocks); err != nil {
+				return -1, err
+			}
+			asked = blocks
+		}
+		if ok {
+			return n, nil
+		}
+	}
+	return -1, nil
+}
+
+func (r *idRanges) at(n int) uint32 { return r.first + uint32(n)*idsPerCopy }
 
 // take returns the first id of the copy's range, which it keeps until it is
 // given back.
@@ -53,32 +128,60 @@ func (r *idRanges) take(id borglet.ID) (uint32, error) {
 	defer r.mu.Unlock()
 	n, ok := r.held[id]
 	if !ok {
-		if len(r.taken) >= r.count {
-			return 0, fmt.Errorf("all %d ranges of user ids are in use by tasks; start the borglet with more --task-ids", r.count)
+		var err error
+		if n, err = r.search(r.known); n < 0 && err == nil {
+			n, err = r.search(r.claimed)
 		}
-		for n = r.next; ; n++ {
-			n %= r.count
-			if _, used := r.taken[n]; !used {
-				break
-			}
+		if err != nil {
+			return 0, err
+		}
+		if n < 0 {
+			return 0, fmt.Errorf("all %d ranges of user ids are in use by tasks of this borglet or of others on the machine; start the borglet with more --task-ids", r.count)
 		}
 		r.held[id], r.taken[n], r.next = n, id, n+1
 	}
-	return r.first + uint32(n)*idsPerCopy, nil
+	return r.at(n), nil
 }
 
 // keep takes the very range that a copy of an earlier borglet has. One outside
 // of ours, or from before they were moved, is in nobody's way.
-func (r *idRanges) keep(id borglet.ID, first uint32) {
+func (r *idRanges) keep(id borglet.ID, first uint32) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if first < r.first || (first-r.first)%idsPerCopy != 0 || int((first-r.first)/idsPerCopy) >= r.count {
-		return
+		return nil
 	}
 	n := int((first - r.first) / idsPerCopy)
 	if _, used := r.taken[n]; !used {
 		r.held[id], r.taken[n] = n, id
 	}
+	if ok, err := r.claimed(idBlocks(first, first+idsPerCopy-1)); err != nil || ok {
+		return err
+	}
+	return fmt.Errorf("the user ids from %d on of copy %s are claimed by another borglet too: each may close the other's ports until the copy has ended", first, id)
+}
+
+// users are the ids that this borglet has claimed, as ranges of first and last.
+func (r *idRanges) users() (ranges [][2]uint32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := [2]uint32{r.first, r.first + uint32(r.count)*idsPerCopy - 1}
+	for _, block := range slices.Sorted(maps.Keys(r.blocks)) {
+		first, last := max(block*idsPerBlock, all[0]), min(block*idsPerBlock+idsPerBlock-1, all[1])
+		if n := len(ranges); n > 0 && ranges[n-1][1]+1 == first {
+			ranges[n-1][1] = last
+		} else if first <= last {
+			ranges = append(ranges, [2]uint32{first, last})
+		}
+	}
+	return ranges
+}
+
+// empty reports whether no copy has ids.
+func (r *idRanges) empty() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.held) == 0
 }
 
 func (r *idRanges) free(id borglet.ID) {

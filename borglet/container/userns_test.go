@@ -1,6 +1,8 @@
 package container
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"borg/borglet"
@@ -10,12 +12,17 @@ import (
 // are an earlier borglet's, and what was given back is not given again at once.
 func TestIDRanges(t *testing.T) {
 	const first = 1 << 20
-	r := newIDRanges([2]uint32{first, first + 4*idsPerCopy - 1})
+	r := newIDRanges([2]uint32{first, first + 4*idsPerCopy - 1}, func(uint32) (bool, error) { return true, nil })
 	copyOf := func(n uint32) borglet.ID { return borglet.ID{JobUID: "1-1-0", Index: n, Attempt: 1} }
-	r.keep(copyOf(1), first+idsPerCopy)
+	keep := func(id borglet.ID, first uint32) {
+		if err := r.keep(id, first); err != nil {
+			t.Error(err)
+		}
+	}
+	keep(copyOf(1), first+idsPerCopy)
 	// Of other ranges than ours: in nobody's way.
-	r.keep(copyOf(8), 0)
-	r.keep(copyOf(9), first+4*idsPerCopy)
+	keep(copyOf(8), 0)
+	keep(copyOf(9), first+4*idsPerCopy)
 	owner := map[uint32]uint32{first + idsPerCopy: 1}
 	for _, n := range []uint32{2, 3, 4} {
 		at, err := r.take(copyOf(n))
@@ -44,5 +51,84 @@ func TestIDRanges(t *testing.T) {
 	r.free(copyOf(2))
 	if b, err := r.take(copyOf(2)); err != nil || b == a {
 		t.Errorf("what was just given back is given again: %d, %v", b, err)
+	}
+}
+
+// TestIDsOfTwoBorglets: borglets of one machine never give the same ids to tasks, whatever
+// cell they are of. What a borglet leaves that is gone and runs nothing can be had again.
+func TestIDsOfTwoBorglets(t *testing.T) {
+	dir := t.TempDir()
+	state := func(name string) string { return filepath.Join(dir, name, "c") }
+	ids := [2]uint32{DefaultTaskIDs[0], DefaultTaskIDs[0] + 3*idsPerBlock - 1}
+	open := func(name string) (*idRanges, *idClaims) {
+		t.Helper()
+		c, err := newIDClaims(filepath.Join(dir, "task-ids"), state(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		own, err := c.own()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := newIDRanges(ids, c.claim)
+		if err := r.begin(own); err != nil {
+			t.Fatal(err)
+		}
+		return r, c
+	}
+	a, _ := open("a")
+	b, claimsB := open("b")
+	owner := map[uint32]string{}
+	take := func(r *idRanges, name string, n int) (given int) {
+		for i := range n {
+			first, err := r.take(borglet.ID{JobUID: "1-1-0", Index: uint32(i), Attempt: 1})
+			if err != nil {
+				break
+			}
+			if was := owner[first]; was != "" && was != name {
+				t.Fatalf("%s got %d, which is %s's", name, first, was)
+			}
+			owner[first] = name
+			given++
+		}
+		return given
+	}
+	if n := take(a, "a", 17); n != 17 {
+		t.Errorf("a got %d ranges, want 17: a second block is free", n)
+	}
+	if n := take(b, "b", 17); n != 16 {
+		t.Errorf("b got %d ranges, want the 16 of its block: all others are a's", n)
+	}
+	if got, want := b.users(), [][2]uint32{{ids[0] + idsPerBlock, ids[0] + 2*idsPerBlock - 1}}; len(got) != 1 || got[0] != want[0] {
+		t.Errorf("b has the user ids %v, want %v", got, want)
+	}
+	// b is started again: what it had claimed is its own still.
+	again, _ := open("b")
+	if got := again.users(); len(got) != 1 || got[0] != b.users()[0] {
+		t.Errorf("b had %v, and has %v after a restart", b.users(), got)
+	}
+	// b is killed, its containers run on.
+	if err := os.MkdirAll(filepath.Join(state("b"), "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	claimsB.owner.Borglet.StartTicks++
+	if ok, err := claimsB.claim(ids[0]/idsPerBlock + 1); !ok || err != nil {
+		t.Fatalf("b cannot claim its own block: %v, %v", ok, err)
+	}
+	block := ids[0]/idsPerBlock + 1
+	if ok, err := a.claim(block); ok || err != nil {
+		t.Errorf("a claims the ids of tasks that run: %v, %v", ok, err)
+	}
+	if err := os.Remove(filepath.Join(state("b"), "x")); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := a.claim(block); !ok || err != nil {
+		t.Errorf("a cannot have what nobody uses: %v, %v", ok, err)
+	}
+	if err := releaseIDs(filepath.Join(dir, "task-ids"), state("a")); err != nil {
+		t.Fatal(err)
+	}
+	if c, _ := open("c"); len(c.users()) != 1 {
+		t.Errorf("c got %v after a was swept", c.users())
 	}
 }

@@ -28,9 +28,6 @@ const nftBound = 10 * time.Second
 // ends: the next one writes it anew.
 type wall struct {
 	table string
-	// ids are the first and last of all that copies have theirs of.
-	ids [2]uint32
-
 	// writing is held while the table is written. Taken before mu.
 	writing sync.Mutex
 	mu      sync.Mutex
@@ -38,6 +35,9 @@ type wall struct {
 	granted map[borglet.ID]grant
 	// found is what copies listen on and were not granted.
 	found map[borglet.ID][]borglet.Listener
+	// ids are the user ids that copies of this borglet have theirs of, and nobody else on
+	// the machine, as ranges of first and last.
+	ids [][2]uint32
 	// written are the ports of each range in the table; nil: nothing was written yet.
 	written map[uint32][]uint32
 }
@@ -51,7 +51,7 @@ type grant struct {
 func tableName(borglet string) string { return "borg-" + borglet }
 
 // newWall says why there can be none.
-func newWall(name string, ids [2]uint32) (*wall, error) {
+func newWall(name string, ids [][2]uint32) (*wall, error) {
 	w := &wall{table: tableName(name), ids: ids, granted: map[borglet.ID]grant{}}
 	if _, err := exec.LookPath("nft"); err != nil {
 		return nil, errors.New("there is no nft; install nftables")
@@ -61,6 +61,16 @@ func newWall(name string, ids [2]uint32) (*wall, error) {
 		return nil, err
 	}
 	return w, nil
+}
+
+// cover names the user ids of this borglet's copies. The next grant writes the table if
+// they are others than before.
+func (w *wall) cover(ids [][2]uint32) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !slices.Equal(w.ids, ids) {
+		w.ids, w.written = ids, nil
+	}
 }
 
 // grant lets a copy use its ports, from before its run begins. Most copies have
@@ -179,8 +189,7 @@ func (w *wall) text() string {
 	}
 	chain leaves {
 		type filter hook output priority filter; policy accept;
-		meta skuid { %s } jump tasks
-	}
+%s	}
 	chain comes {
 		type filter hook input priority filter; policy accept;
 		ip daddr 127.0.0.0/8 accept
@@ -193,16 +202,22 @@ func (w *wall) text() string {
 	return b.String()
 }
 
-// users are the user ids of tasks: those that are given now, and those that copies
+// users is the rule for the user ids of tasks: those that are given now, and those that copies
 // have from before they were moved. Call with mu held.
 func (w *wall) users() string {
-	ids := []string{fmt.Sprintf("%d-%d", w.ids[0], w.ids[1])}
+	var ids []string
+	for _, r := range w.ids {
+		ids = append(ids, fmt.Sprintf("%d-%d", r[0], r[1]))
+	}
 	for _, first := range slices.Sorted(maps.Keys(w.ranges())) {
-		if first < w.ids[0] || first > w.ids[1] {
+		if !slices.ContainsFunc(w.ids, func(r [2]uint32) bool { return r[0] <= first && first <= r[1] }) {
 			ids = append(ids, fmt.Sprintf("%d-%d", first, first+idsPerCopy-1))
 		}
 	}
-	return strings.Join(ids, ", ")
+	if len(ids) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("\t\tmeta skuid { %s } jump tasks\n", strings.Join(ids, ", "))
 }
 
 // closed is what copies were found to listen on and nobody was granted since, in

@@ -13,7 +13,7 @@ import (
 // testWall has two copies with ports, one without, and one with ids from before they
 // were moved.
 func testWall() *wall {
-	w := &wall{table: tableName("m1"), ids: DefaultTaskIDs, granted: map[borglet.ID]grant{}}
+	w := &wall{table: tableName("m1"), ids: [][2]uint32{DefaultTaskIDs}, granted: map[borglet.ID]grant{}}
 	id := func(n uint64) borglet.ID { return borglet.ID{Attempt: n} }
 	w.remember(id(1), 1879048192, []uint32{20000, 20001})
 	w.remember(id(2), 1879113728, nil)
@@ -57,7 +57,7 @@ func TestWallIsTaken(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil || os.Geteuid() != 0 {
 		t.Skip("needs root and the tool nft (Debian: nftables)")
 	}
-	for _, w := range []*wall{testWall(), {table: "borg-m2", ids: DefaultTaskIDs}} {
+	for _, w := range []*wall{testWall(), {table: "borg-m2", ids: [][2]uint32{DefaultTaskIDs}}, {table: "borg-m3"}} {
 		if err := nft(w.text(), "--check"); err != nil {
 			t.Errorf("%v:\n%s", err, w.text())
 		}

@@ -83,11 +83,14 @@ func (s *Store) fetch(ctx context.Context, r *route) (*image, error) {
 		return nil, err
 	}
 	for n, l := range m.layers {
+		key := layerKey(l.Digest, i.Layers)
 		w.on(layerKind, l.Digest)
-		if err := s.layer(ctx, r, l); err != nil {
+		w.on(layerKind, key)
+		key, err := s.layer(ctx, r, l, key, i.Layers)
+		if err != nil {
 			return nil, fmt.Errorf("layer %d of %d (%s): %w", n+1, len(m.layers), l.Digest, err)
 		}
-		i.Layers = append(i.Layers, l.Digest)
+		i.Layers, i.Packed = append(i.Layers, key), append(i.Packed, l.Digest)
 	}
 	// What is there may be above the limit by what was unpacked last.
 	if err := s.room(0); err != nil {
@@ -96,9 +99,9 @@ func (s *Store) fetch(ctx context.Context, r *route) (*image, error) {
 	return i, nil
 }
 
-// manifest reads the manifest of an image, through an index at most.
+// manifest reads the manifest of an image, through the indexes around it.
 func (s *Store) manifest(ctx context.Context, w *work, i *image, of blob) (*manifest, error) {
-	for range 2 {
+	for range maxManifests {
 		text, err := s.small(ctx, w, i, content{blob: of, manifest: true})
 		if err != nil {
 			return nil, fmt.Errorf("its manifest: %w", err)
@@ -108,7 +111,7 @@ func (s *Store) manifest(ctx context.Context, w *work, i *image, of blob) (*mani
 			return m, err
 		}
 	}
-	return nil, errors.New("its index names another index")
+	return nil, fmt.Errorf("its index is within others, more than %d deep", maxManifests-1)
 }
 
 // small brings a blob that is read whole.
@@ -146,43 +149,58 @@ func (w *work) done() {
 	}
 }
 
-// layer makes sure that a layer is there, unpacked; all others who want it wait.
-func (s *Store) layer(ctx context.Context, r *route, l blob) error {
+// layerKey is what a layer is kept under that depends on those below it.
+func layerKey(layer Digest, lower []Digest) Digest {
+	h := sha256.New()
+	for _, d := range lower {
+		fmt.Fprintln(h, d)
+	}
+	fmt.Fprintln(h, "below", layer)
+	return Digest("sha256:" + hex.EncodeToString(h.Sum(nil)))
+}
+
+// layer makes sure that a layer is there, unpacked, and returns what it is kept under: its
+// own digest if it is the same on top of any others, else key. All others who want it wait.
+func (s *Store) layer(ctx context.Context, r *route, l blob, key Digest, lower []Digest) (Digest, error) {
 	unlock, err := s.keys.lock(ctx, "layer "+string(l.Digest))
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer unlock()
 	s.mu.Lock()
-	_, there := s.layers[l.Digest]
+	_, alone := s.layers[l.Digest]
+	_, there := s.layers[key]
 	s.mu.Unlock()
-	if there {
-		return nil
+	switch {
+	case alone:
+		return l.Digest, nil
+	case there:
+		return key, nil
 	}
 	packed := &work{s: s}
 	defer packed.done()
 	packed.on(blobKind, l.Digest)
 	if err := s.download(ctx, r, content{blob: l}); err != nil {
-		return err
+		return "", err
 	}
-	return s.unpack(l)
+	return s.unpack(l, key, lower)
 }
 
 // unpack unpacks a layer beside its place and moves it there whole.
-func (s *Store) unpack(l blob) error {
+func (s *Store) unpack(l blob, key Digest, lower []Digest) (Digest, error) {
 	temp, err := os.MkdirTemp(s.path(unpackingDir), l.Digest.hex()[:16]+"-")
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer os.RemoveAll(temp)
 	tree := filepath.Join(temp, treeDir)
 	// The task sees this directory, which others made than it: all may look in.
 	if err := errors.Join(os.Chmod(temp, 0o711), os.Mkdir(tree, 0o755)); err != nil {
-		return err
+		return "", err
 	}
 	f, err := os.Open(s.path(blobsDir, l.Digest.hex()))
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer f.Close()
 	hash := sha256.New()
@@ -193,7 +211,7 @@ func (s *Store) unpack(l blob) error {
 		s.growing -= grown
 		s.mu.Unlock()
 	}()
-	bytes, entries, err := unpack(packed, tree, boundsOf(l.Bytes, func(more int64) error {
+	is, err := unpack(packed, tree, boundsOf(l.Bytes, func(more int64) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if err := s.roomLocked(more); err != nil {
@@ -202,35 +220,38 @@ func (s *Store) unpack(l blob) error {
 		s.growing += more
 		grown += more
 		return nil
-	}))
+	}), s.trees(lower))
 	if err != nil {
-		return err
+		return "", err
 	}
 	if _, err := io.Copy(io.Discard, packed); err != nil {
-		return err
+		return "", err
 	}
 	if got := Digest("sha256:" + hex.EncodeToString(hash.Sum(nil))); got != l.Digest {
 		// The disk has changed it since it came. It is brought again.
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return errors.Join(fmt.Errorf("what was kept of it has become %s", got), s.throw(drop{blobKind, l.Digest}))
+		return "", errors.Join(fmt.Errorf("what was kept of it has become %s", got), s.throw(drop{blobKind, l.Digest}))
 	}
-	if err := writeJSON(filepath.Join(temp, aboutFile), about{bytes, entries}); err != nil {
-		return err
+	if err := writeJSON(filepath.Join(temp, aboutFile), about{is.bytes, is.entries}); err != nil {
+		return "", err
 	}
 	if err := syncAll(temp); err != nil {
-		return err
+		return "", err
 	}
-	if err := os.Rename(temp, s.path(layersDir, l.Digest.hex())); err != nil {
-		return err
+	if is.alone {
+		key = l.Digest
+	}
+	if err := os.Rename(temp, s.path(layersDir, key.hex())); err != nil {
+		return "", err
 	}
 	if err := borglet.SyncDir(s.path(layersDir)); err != nil {
-		return err
+		return "", err
 	}
 	s.mu.Lock()
-	s.layers[l.Digest] = bytes
+	s.layers[key] = is.bytes
 	s.mu.Unlock()
-	return nil
+	return key, nil
 }
 
 // syncAll syncs the file system that dir is on: a layer has too many files to sync

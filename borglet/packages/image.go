@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -49,6 +50,16 @@ var layerTypes = map[string]bool{
 	"application/vnd.oci.image.layer.v1.tar+zstd":       true,
 	"application/vnd.docker.image.rootfs.diff.tar":      true,
 	"application/vnd.docker.image.rootfs.diff.tar.gzip": true,
+	"application/vnd.docker.image.rootfs.diff.tar.zstd": true,
+}
+
+// foreignTypes are the kinds of layers that a registry does not have.
+var foreignTypes = map[string]bool{
+	"application/vnd.oci.image.layer.nondistributable.v1.tar":      true,
+	"application/vnd.oci.image.layer.nondistributable.v1.tar+gzip": true,
+	"application/vnd.oci.image.layer.nondistributable.v1.tar+zstd": true,
+	"application/vnd.docker.image.rootfs.foreign.diff.tar":         true,
+	"application/vnd.docker.image.rootfs.foreign.diff.tar.gzip":    true,
 }
 
 // manifestTypes are what a registry is asked for.
@@ -89,6 +100,9 @@ func readManifest(text []byte, arch string) (m *manifest, next blob, err error) 
 		return nil, blob{}, fmt.Errorf("the configuration of the image has %d bytes; at most %d", m.config.Bytes, maxManifestBytes)
 	}
 	for i, l := range d.Layers {
+		if foreignTypes[l.MediaType] {
+			return nil, blob{}, fmt.Errorf("layer %d is a foreign one (%.100s), which is to be brought from elsewhere; push the image with its foreign layers", i, l.MediaType)
+		}
 		if !layerTypes[l.MediaType] {
 			return nil, blob{}, fmt.Errorf("layer %d is of the kind %.100q, which cannot be unpacked", i, l.MediaType)
 		}
@@ -99,6 +113,18 @@ func readManifest(text []byte, arch string) (m *manifest, next blob, err error) 
 		m.layers = append(m.layers, b)
 	}
 	return m, blob{}, nil
+}
+
+// generalVariants run on every processor of their architecture that is in use.
+var generalVariants = map[string]bool{"": true, "v1": true, "v8": true}
+
+// small is blob for a manifest.
+func (d *descriptor) small(what string) (blob, error) {
+	b, err := d.blob(what)
+	if err == nil && b.Bytes > maxManifestBytes {
+		err = fmt.Errorf("%s: it has %d bytes; at most %d", what, b.Bytes, maxManifestBytes)
+	}
+	return b, err
 }
 
 func (d *descriptor) blob(what string) (blob, error) {
@@ -114,27 +140,35 @@ func (d *descriptor) blob(what string) (blob, error) {
 	return blob{digest, d.Size}, nil
 }
 
-// choose takes the first manifest for linux and arch; of several variants the
-// first is the most general by custom.
+// choose takes the manifest for linux and arch: of several variants the general one, else
+// the first. An index that says of none for what it is has one manifest, or is refused.
 func choose(list []descriptor, arch string) (blob, error) {
 	if len(list) > maxPlatforms {
 		return blob{}, fmt.Errorf("its index has %d manifests; at most %d", len(list), maxPlatforms)
 	}
 	var have []string
+	var found, unnamed []descriptor
 	for _, d := range list {
 		if d.Platform == nil {
+			unnamed = append(unnamed, d)
 			continue
 		}
 		if d.Platform.OS == "linux" && d.Platform.Architecture == arch {
-			b, err := d.blob("manifest for linux/" + arch)
-			if err == nil && b.Bytes > maxManifestBytes {
-				err = fmt.Errorf("manifest for linux/%s: it has %d bytes; at most %d", arch, b.Bytes, maxManifestBytes)
-			}
-			return b, err
+			found = append(found, d)
+			continue
 		}
 		if d.Platform.OS != "unknown" && len(have) < 10 {
 			have = append(have, fmt.Sprintf("%.20s/%.20s", d.Platform.OS, d.Platform.Architecture))
 		}
+	}
+	switch {
+	case len(found) > 0:
+		at := slices.IndexFunc(found, func(d descriptor) bool { return generalVariants[d.Platform.Variant] })
+		return found[max(at, 0)].small("manifest for linux/" + arch)
+	case len(unnamed) == 1:
+		return unnamed[0].small("manifest")
+	case len(unnamed) > 1:
+		return blob{}, fmt.Errorf("its index has %d manifests of which it does not say for what machine they are; name one of them by its digest", len(unnamed))
 	}
 	return blob{}, fmt.Errorf("it is not for linux/%s, only for %s; give the constraint arch=... to the job", arch, strings.Join(have, ", "))
 }

@@ -7,6 +7,8 @@ const (
 	maxManifestBytes = 4 << 20
 	// maxLayers is what overlayfs is sure to take, with some to spare.
 	maxLayers = 127
+	// maxManifests bounds the indexes around a manifest, and itself.
+	maxManifests = 4
 	// maxPlatforms bounds the manifests in an index.
 	maxPlatforms = 256
 	// maxEntries bounds the files, directories and links of one layer.

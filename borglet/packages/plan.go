@@ -24,9 +24,22 @@ type imageFacts struct {
 	// small is its manifest, index and configuration.
 	small  []Digest
 	layers []Digest
+	// packed are the layers as they came, in the same order.
+	packed []Digest
 	// usedNs is when it was last wanted.
 	usedNs int64
 	held   bool
+}
+
+// all are the digests that an image needs, each once.
+func (i *imageFacts) all() []Digest {
+	var list []Digest
+	for _, d := range slices.Concat(i.small, i.layers, i.packed) {
+		if !slices.Contains(list, d) {
+			list = append(list, d)
+		}
+	}
+	return list
 }
 
 // kind is what is thrown away.
@@ -123,7 +136,7 @@ func (f *facts) plan(limitBytes int64) []drop {
 	})
 	users := map[Digest]int{}
 	for _, i := range images {
-		for _, d := range slices.Concat(i.small, i.layers) {
+		for _, d := range i.all() {
 			users[d]++
 		}
 	}
@@ -138,9 +151,9 @@ func (f *facts) plan(limitBytes int64) []drop {
 		}
 	}
 	for _, i := range images {
-		for _, l := range i.layers {
+		for n, l := range i.layers {
 			if _, unpacked := f.layers[l]; unpacked {
-				throw(blobKind, l, f.blobs)
+				throw(blobKind, i.packed[n], f.blobs)
 			}
 		}
 	}
@@ -149,7 +162,7 @@ func (f *facts) plan(limitBytes int64) []drop {
 			continue
 		}
 		drops = append(drops, drop{imageKind, i.digest})
-		for _, d := range slices.Concat(i.small, i.layers) {
+		for _, d := range i.all() {
 			if users[d]--; users[d] == 0 {
 				throw(layerKind, d, f.layers)
 				throw(blobKind, d, f.blobs)

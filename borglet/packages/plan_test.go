@@ -12,9 +12,9 @@ func TestPlan(t *testing.T) {
 	f := func() *facts {
 		return &facts{
 			images: []imageFacts{
-				{digest: "old", small: []Digest{"old"}, layers: []Digest{"base", "a"}, usedNs: 1},
-				{digest: "new", small: []Digest{"new"}, layers: []Digest{"base", "b"}, usedNs: 2},
-				{digest: "held", small: []Digest{"held"}, layers: []Digest{"base", "c"}, usedNs: 0, held: true},
+				{digest: "old", small: []Digest{"old"}, layers: []Digest{"base", "a"}, packed: []Digest{"base", "a"}, usedNs: 1},
+				{digest: "new", small: []Digest{"new"}, layers: []Digest{"base", "b"}, packed: []Digest{"base", "b"}, usedNs: 2},
+				{digest: "held", small: []Digest{"held"}, layers: []Digest{"base", "c"}, packed: []Digest{"base", "c"}, usedNs: 0, held: true},
 			},
 			blobs:    map[Digest]int64{"old": 1, "new": 1, "held": 1, "base": 10, "a": 10, "b": 10, "c": 10, "stray": 5},
 			layers:   map[Digest]int64{"base": 20, "a": 20, "b": 20, "c": 20, "orphan": 7},
@@ -63,6 +63,7 @@ func TestPlanKeeps(t *testing.T) {
 					i.layers = append(i.layers, d)
 				}
 			}
+			i.packed = i.layers
 			f.blobs[i.digest] = 1
 			i.small = []Digest{i.digest}
 			f.images = append(f.images, i)

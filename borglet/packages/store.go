@@ -96,8 +96,11 @@ type counts struct {
 // image is a file in images.
 type image struct {
 	// Small is its manifest, the index around it, its configuration.
-	Small  []Digest `json:"small"`
+	Small []Digest `json:"small"`
+	// Layers are what they are kept under, the lowest first.
 	Layers []Digest `json:"layers"`
+	// Packed are the digests under which they came, in the same order.
+	Packed []Digest `json:"packed"`
 
 	digest Digest
 	usedNs int64
@@ -233,6 +236,9 @@ func (s *Store) loadImage(path string) (*image, error) {
 		return nil, err
 	}
 	i.usedNs = info.ModTime().UnixNano()
+	if len(i.Packed) != len(i.Layers) {
+		return nil, errors.New("it is not said under which digests its layers came")
+	}
 	for _, l := range i.Layers {
 		if _, there := s.layers[l]; !there {
 			return nil, fmt.Errorf("its layer %s is not there", l)
@@ -268,11 +274,17 @@ func (s *Store) Hold(ctx context.Context, holder string, digests []string, login
 			s.mu.Unlock()
 			return nil, fmt.Errorf("package %s: %w", d, err)
 		}
-		for _, l := range i.Layers {
-			trees[n] = append(trees[n], s.path(layersDir, l.hex(), treeDir))
-		}
+		trees[n] = s.trees(i.Layers)
 	}
 	return trees, nil
+}
+
+// trees are the directories of layers.
+func (s *Store) trees(layers []Digest) (list []string) {
+	for _, l := range layers {
+		list = append(list, s.path(layersDir, l.hex(), treeDir))
+	}
+	return list
 }
 
 // refer writes a reference before what it keeps is looked for.
@@ -344,7 +356,7 @@ func (s *Store) facts() *facts {
 	}
 	held := s.held()
 	for _, i := range s.images {
-		f.images = append(f.images, imageFacts{i.digest, i.Small, i.Layers, i.usedNs, held[i.digest]})
+		f.images = append(f.images, imageFacts{i.digest, i.Small, i.Layers, i.Packed, i.usedNs, held[i.digest]})
 	}
 	return f
 }

@@ -56,29 +56,49 @@ type unpacker struct {
 	// would spoil.
 	late map[string]*tar.Header
 	// gone are the names that the layer takes away from lower ones.
-	gone    map[string]bool
-	bytes   int64
-	entries int
+	gone map[string]bool
+	// lower are the layers below, the highest first.
+	lower []*os.Root
+	// implied are the directories without an entry of their own, unless all below them is
+	// hidden: they look like those of lower layers.
+	implied map[string]bool
+	// needsLower: what is made depends on the layers below.
+	needsLower bool
+	bytes      int64
+	entries    int
 	// grown is how much room was got; at least bytes.
 	grown int64
 }
 
+// unpacked is what a layer has become.
+type unpacked struct {
+	bytes   int64
+	entries int
+	// alone: it is the same on top of any other layers.
+	alone bool
+}
+
 // unpack unpacks a layer, packed or not, into an empty directory, and returns
-// what it takes there. Nothing is synced.
-func unpack(r io.Reader, dir string, b bounds) (bytes int64, entries int, err error) {
+// what it takes there. lower are the unpacked layers below it, the lowest first. Nothing
+// is synced.
+func unpack(r io.Reader, dir string, b bounds, lower []string) (is unpacked, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return 0, 0, fmt.Errorf("unpack: %w", err)
+		return is, fmt.Errorf("unpack: %w", err)
 	}
 	defer root.Close()
 	plain, closePlain, err := decompress(r)
 	if err != nil {
-		return 0, 0, err
+		return is, err
 	}
 	defer closePlain()
 	u := &unpacker{
 		root: root, bounds: b, chown: os.Geteuid() == 0,
-		dirs: map[string]bool{".": true}, late: map[string]*tar.Header{}, gone: map[string]bool{},
+		dirs: map[string]bool{".": true}, late: map[string]*tar.Header{}, gone: map[string]bool{}, implied: map[string]bool{},
+	}
+	defer u.closeLower()
+	if err := u.openLower(lower); err != nil {
+		return is, err
 	}
 	// The archive is above its files by headers of half a block each at least, so
 	// that twice the bound is never reached by what is within it.
@@ -90,16 +110,16 @@ func unpack(r io.Reader, dir string, b bounds) (bytes int64, entries int, err er
 			break
 		}
 		if err != nil && !errors.Is(err, tar.ErrInsecurePath) {
-			return 0, 0, fmt.Errorf("unpack: read the archive: %w", err)
+			return is, fmt.Errorf("unpack: read the archive: %w", err)
 		}
 		if err := u.entry(h, archive); err != nil {
-			return 0, 0, err
+			return is, err
 		}
 	}
 	if err := u.finish(); err != nil {
-		return 0, 0, err
+		return is, err
 	}
-	return u.bytes, u.entries, nil
+	return unpacked{u.bytes, u.entries, !u.needsLower}, nil
 }
 
 func satAdd(a, b int64) int64 {
@@ -141,12 +161,15 @@ func decompress(r io.Reader) (plain io.Reader, done func(), err error) {
 			return nil, nil, fmt.Errorf("unpack: read gzip: %w", err)
 		}
 		return z, func() {}, nil
-	case string(head) == "\x28\xb5\x2f\xfd":
+	case string(head) == "\x28\xb5\x2f\xfd", len(head) == 4 && head[0]&0xf0 == 0x50 && string(head[1:]) == "\x2a\x4d\x18":
+		// A frame of zstd, or one to be skipped before it.
 		z, err := zstd.NewReader(buffered, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(256<<20), zstd.WithDecoderMaxWindow(128<<20))
 		if err != nil {
 			return nil, nil, fmt.Errorf("unpack: read zstd: %w", err)
 		}
 		return z, z.Close, nil
+	case string(head) == "\xfd7zX", strings.HasPrefix(string(head), "BZh"):
+		return nil, nil, errors.New("unpack: it is packed by xz or bzip2; push the image again with layers that are packed by gzip or zstd")
 	}
 	return buffered, func() {}, nil
 }
@@ -156,11 +179,11 @@ func refuse(name, format string, args ...any) error {
 	return fmt.Errorf("entry %.200q is refused: %w", name, fmt.Errorf(format, args...))
 }
 
-// entryName is the path of an entry below the root, or why it is refused.
+// entryName is the path of an entry below the root, or why it is refused. An absolute path
+// means the root of the package, as all unpackers of images take it.
 func entryName(name string) (string, error) {
+	name = strings.TrimLeft(name, "/")
 	switch {
-	case strings.HasPrefix(name, "/"):
-		return "", refuse(name, "its path is absolute")
 	case strings.ContainsRune(name, 0):
 		return "", refuse(name, "its path has a zero byte")
 	case len(name) > maxEntryPathBytes:
@@ -208,7 +231,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 		return u.directory(h, name)
 	}
 	switch h.Typeflag {
-	case tar.TypeReg, tar.TypeGNUSparse, tar.TypeLink, tar.TypeSymlink:
+	case tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse, tar.TypeLink, tar.TypeSymlink:
 	case tar.TypeChar, tar.TypeBlock:
 		return refuse(h.Name, "it is a device; tasks have those of /dev alone")
 	case tar.TypeFifo:
@@ -258,7 +281,12 @@ func (u *unpacker) parents(entry, dir string) error {
 	if err := u.parents(entry, path.Dir(dir)); err != nil {
 		return err
 	}
-	return u.makeDir(entry, dir)
+	hides := u.gone[dir]
+	if err := u.makeDir(entry, dir); err != nil {
+		return err
+	}
+	u.implied[dir] = !hides
+	return nil
 }
 
 // makeDir makes one directory in one that was made.
@@ -307,6 +335,7 @@ func (u *unpacker) directory(h *tar.Header, name string) error {
 		}
 	}
 	u.late[name] = h
+	delete(u.implied, name)
 	return nil
 }
 
@@ -356,18 +385,25 @@ func (u *unpacker) symbolicLink(h *tar.Header, name string) error {
 	return nil
 }
 
-// hardLink makes another name of a file of the same layer.
+// hardLink makes another name of a file of the same layer, or of one below: that file is
+// made in this layer too, so that both names stay one file.
 func (u *unpacker) hardLink(h *tar.Header, name string) error {
 	to, err := entryName(h.Linkname)
 	if err != nil {
 		return refuse(h.Name, "it is a hard link: %w", err)
 	}
-	if !u.dirs[path.Dir(to)] {
-		return refuse(h.Name, "it is a hard link to %.200q, which is in no directory of the same layer", h.Linkname)
-	}
 	info, err := u.root.Lstat(to)
-	if err != nil || !info.Mode().IsRegular() || u.gone[to] {
-		return refuse(h.Name, "it is a hard link to %.200q, which is no file of the same layer", h.Linkname)
+	if !u.dirs[path.Dir(to)] {
+		// Nothing is reached through a link.
+		info, err = nil, fs.ErrNotExist
+	}
+	switch {
+	case err != nil && u.dirs[to], err == nil && (!info.Mode().IsRegular() || u.gone[to]):
+		return refuse(h.Name, "it is a hard link to %.200q, which is no file", h.Linkname)
+	case err != nil:
+		if err := u.copyUp(h, to); err != nil {
+			return err
+		}
 	}
 	if err := u.root.Link(to, name); err != nil {
 		return fmt.Errorf("unpack %.200q: %w", h.Name, err)
@@ -443,6 +479,9 @@ func (u *unpacker) dress(h *tar.Header, name string) error {
 
 // finish gives directories what files in them would have spoiled.
 func (u *unpacker) finish() error {
+	if err := u.dressImplied(); err != nil {
+		return err
+	}
 	for name, h := range u.late {
 		if err := u.dress(h, name); err != nil {
 			return err

@@ -85,7 +85,7 @@ func (c *Cell) missing(p *Copy) {
 		p.exit = &Exit{Unknown: true}
 	}
 	if !p.state.current() {
-		c.hearEnd(p, attemptLost)
+		c.hearEnd(p, attemptLost, nil)
 		return
 	}
 	t := p.row()

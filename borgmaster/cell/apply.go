@@ -76,6 +76,7 @@ func (c *Cell) applyEntry(data []byte) []*borgpb.Result {
 	c.expireBans()
 	c.expireHold()
 	c.leaveTainted()
+	c.portsOn()
 	c.quarantineOn()
 	c.drainOn()
 	c.setsOn()

@@ -64,6 +64,8 @@ type Cell struct {
 	counts counts
 	// Before that cell time nobody has to leave a tainted machine; derived.
 	leaveDueNs int64
+	// Before that cell time no port that others hold may be granted again; derived.
+	heldPortsDueNs int64
 	// Alloc sets of which allocs are yet to become what the spec says, by uid; derived.
 	setsBehind []*AllocSet
 	// Cell time before which no saver is to be looked at; derived.

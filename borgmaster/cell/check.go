@@ -375,6 +375,9 @@ func (c *Cell) checkMachineState(m *Machine) error {
 	if !slices.Equal(ports, m.ports) {
 		return fmt.Errorf("ports %v, kept %v", ports, m.ports)
 	}
+	if err := c.checkHeldPorts(m); err != nil {
+		return err
+	}
 	for _, a := range m.allocs {
 		if a.machine != m && a.lostOn != m {
 			return fmt.Errorf("alloc %s is not here", a.Name())

@@ -91,6 +91,8 @@ const (
 	tagUses = 235
 	// Of a copy: why its last process was ended.
 	tagExitReason = 240
+	// Of a copy: in which way it did not start, or was killed.
+	tagExitWay = 245
 	// Of a machine that is emptied of volumes too; it has no value.
 	tagGiveUp = 200
 	// Of a machine.
@@ -98,6 +100,8 @@ const (
 	tagHeard    = 2
 	tagDrain    = 3
 	tagPackages = 4
+	// Of a machine, behind tagGiveUp: ports that others hold.
+	tagHeldPorts = 201
 	// Of a job; it has no value.
 	tagEnabled = 1
 	// Of a job: the slot whose run it is.

@@ -79,9 +79,16 @@ func shortage(f Fit, want, free *Resources, p *Placement) string {
 		}
 	}
 	if want.Ports > free.Ports {
-		return fmt.Sprintf("needs %d ports, %s has %d free", want.Ports, where, free.Ports)
+		return fmt.Sprintf("needs %d ports, %s has %d free", want.Ports, where, free.Ports) + heldPortsClause(p.Machine)
 	}
-	return fmt.Sprintf("one of the ports %d is not free on %s", p.Ports, p.Machine.name)
+	return fmt.Sprintf("one of the ports %d is not free on %s", p.Ports, p.Machine.name) + heldPortsClause(p.Machine)
+}
+
+func heldPortsClause(m *Machine) string {
+	if words := m.HeldPortsWords(); words != "" {
+		return "; " + words
+	}
+	return ""
 }
 
 // where names the place for people.

@@ -2,6 +2,7 @@ package cell
 
 import (
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -48,7 +49,8 @@ import (
 // are counted beside the copies that are remembered.
 //
 // Format 12: where most tasks of a service crash, on several machines, none is tried on
-// another; budgets of the replicated state.
+// another; budgets of the replicated state; ports that others hold on a machine are left
+// out there; why a process did not start or was killed.
 const BuildFormat = 12
 
 // BuildFormat is the latest format that this copy of the cell can apply.
@@ -201,6 +203,12 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.Exit.reason": FormatExitReasons,
 
 	"borg.TaskReport.failures": FormatCrashingServices,
+
+	"borg.TaskReport.oom_kills": FormatExitWays,
+
+	"borg.TaskReport.held_ports": formatHeldPorts, "borg.HeldPort.port": formatHeldPorts, "borg.HeldPort.by": formatHeldPorts, "borg.HeldPort.left_ns": formatHeldPorts,
+
+	"borg.Exit.reason_code": FormatExitWays, "borg.Exit.oom_process": FormatExitWays, "borg.Exit.oom_bytes": FormatExitWays,
 
 	"borg.Op.set_state_budget": FormatStateBudgets, "borg.SetStateBudget.user": FormatStateBudgets, "borg.SetStateBudget.amounts": FormatStateBudgets,
 	"borg.StateAmount.measure": FormatStateBudgets, "borg.StateAmount.amount": FormatStateBudgets,
@@ -444,10 +452,10 @@ func knownReports(r *borgpb.Reports, format uint32) bool {
 		}
 		for _, t := range m.Tasks {
 			if t.Addr != "" && format < FormatNetworks || t.GetExit().GetReason() != "" && format < FormatExitReasons ||
-				t.Failures != 0 && format < FormatCrashingServices {
+				t.Failures != 0 && format < FormatCrashingServices || (len(t.HeldPorts) > 0 || t.OomKills != 0) && format < formatHeldPorts || hasExitWay(t.Exit) && format < FormatExitWays {
 				return false
 			}
-			if unknown(t) || (t.Exit != nil && unknown(t.Exit)) {
+			if unknown(t) || (t.Exit != nil && unknown(t.Exit)) || slices.ContainsFunc(t.HeldPorts, func(h *borgpb.HeldPort) bool { return unknown(h) }) {
 				return false
 			}
 		}

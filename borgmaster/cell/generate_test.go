@@ -897,6 +897,7 @@ func (g *generator) taskReport(p *Copy) *borgpb.TaskReport {
 	g.addr(p, r)
 	g.exitReason(r)
 	g.failures(r)
+	g.heldPorts(p, r)
 	switch {
 	case g.one(40):
 		r.Attempt--

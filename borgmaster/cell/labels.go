@@ -41,6 +41,15 @@ func (l *labelled) change(labels, annotations map[string]string, format uint32) 
 	*l.labels, *l.annotations = labels, annotations
 }
 
+// labelsChanged has the borglets of a job's tasks hear of other labels: they tell the tasks.
+func (c *Cell) labelsChanged(j *Job) {
+	for _, t := range j.rows {
+		if t.cur != nil {
+			t.cur.machine.changes++
+		}
+	}
+}
+
 // textBytes is what the labels and annotations of a job or alloc set are charged; those
 // of a machine are charged to nobody.
 func (l *labelled) textBytes() int64 {
@@ -168,6 +177,9 @@ func (c *Cell) checkSetLabels(o *borgpb.SetLabels) (commit, *borgpb.Refusal) {
 				c.countBytesOf(o.User, false, l.textBytes()-was)
 			}
 			c.dirty(l.record)
+			if j, ok := l.record.(*Job); ok {
+				c.labelsChanged(j)
+			}
 			l.event.Reason = clip(strings.TrimSuffix(words, ", "), maxReasonBytes)
 			c.emit(l.event)
 		}

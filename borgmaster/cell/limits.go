@@ -63,14 +63,23 @@ const (
 	maxAttributeLimits = 4
 	maxTaints          = 32
 	maxPorts           = 16
-	maxPackages        = 64
-	maxMounts          = 64
-	maxSecrets         = 32
-	maxPushedFiles     = 16
-	maxStartAfter      = 32
-	maxDevices         = 16
-	maxGangTasks       = 10_000
-	maxFailures        = 1_000_000
+	// Ports of a machine that others hold: in all, in one report, and named in a
+	// sentence; for how long they are left out; and the words on one of them.
+	maxHeldPorts      = 256
+	maxHeldPortsTold  = 64
+	maxHeldPortsNamed = 4
+	heldPortNs        = 600 * second
+	maxHeldByBytes    = 40
+	// The name of a process that the kernel killed.
+	maxProcessNameBytes = 64
+	maxPackages         = 64
+	maxMounts           = 64
+	maxSecrets          = 32
+	maxPushedFiles      = 16
+	maxStartAfter       = 32
+	maxDevices          = 16
+	maxGangTasks        = 10_000
+	maxFailures         = 1_000_000
 	// Until an update that is done closes, if its job does not say.
 	updateOpenNs    = 24 * 3600 * second
 	maxUpdateOpenNs = 90 * 24 * 3600 * second

@@ -210,6 +210,9 @@ func (l *loader) machine(name string, d *decoder) error {
 		}
 		m.drain.giveUp = true
 	}
+	if err := l.heldPorts(d, m); err != nil {
+		return err
+	}
 	if err := d.done(); err != nil {
 		return err
 	}
@@ -521,6 +524,9 @@ func (l *loader) copy(p *Copy, d *decoder, of *Task) error {
 		return err
 	}
 	if err := l.exitReason(d, p); err != nil {
+		return err
+	}
+	if err := l.exitWay(d, p); err != nil {
 		return err
 	}
 	if of != nil {

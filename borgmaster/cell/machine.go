@@ -50,6 +50,9 @@ type Machine struct {
 	// Granted ports, ascending. One that was granted to a waiting copy is
 	// there twice until its victim is gone.
 	ports []uint16
+	// Ports of the range that others hold, ascending, none of them granted. At most
+	// maxHeldPorts. Since format 12.
+	heldPorts []heldPort
 	// Failure domains, by kind.
 	domains [DomainAttribute]domain
 	// Constraints know its name; derived from the format.
@@ -132,7 +135,8 @@ func (m *Machine) State() borgpb.MachineState {
 // Draining tells that it takes no new tasks.
 func (m *Machine) Draining() bool { return m.draining }
 
-// Capacity is what tasks may use in all; Ports is the size of the port range.
+// Capacity is what tasks may use in all; Ports is the size of the port range without
+// what others hold of it.
 func (m *Machine) Capacity() Resources { return m.room.capacity }
 
 // Held is the sum of what holds a place in the view of production tasks (by

@@ -80,7 +80,10 @@ func compareMachine(m *Machine, name string) int {
 func (m *Machine) derive() {
 	m.room.capacity.Ports = 0
 	if m.portFirst != 0 {
-		m.room.capacity.Ports = int64(m.portLast) - int64(m.portFirst) + 1
+		m.room.capacity.Ports = int64(m.portLast) - int64(m.portFirst) + 1 - int64(len(m.heldPorts))
+		if len(m.heldPorts) == maxHeldPorts {
+			m.room.capacity.Ports = 0
+		}
 	}
 	m.domains[DomainMachine] = domain{DomainMachine, true, m.name}
 	m.domains[DomainRack] = m.outer(DomainRack, "rack")
@@ -192,6 +195,7 @@ func (c *Cell) setMachine(m *Machine, o *borgpb.SetMachine, attributes map[strin
 	}
 	if first, last := uint16(o.PortFirst), uint16(o.PortLast); first != 0 && (first != m.portFirst || last != m.portLast) {
 		m.portFirst, m.portLast, changed = first, last, true
+		c.keepHeldPorts(m, func(h heldPort) bool { return h.number >= first && h.number <= last })
 	}
 	if taints := c.changedTaints(m, o); !slices.EqualFunc(taints, m.taints, Taint.same) {
 		m.taints, changed = taints, true

@@ -241,6 +241,9 @@ func badPort(p *Placement, o *Overlay, v *victims, i int, n uint32) bool {
 		return true
 	}
 	port := uint16(n)
+	if m.HeldByOther(port) {
+		return true
+	}
 	at, ok := slices.BinarySearch(m.ports, port)
 	if !ok {
 		return false

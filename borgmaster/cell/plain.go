@@ -393,6 +393,13 @@ func machineForm(f *form) {
 		f.list("digests", func(f *form) { f.str("digest") })
 	})
 	f.tagged(tagGiveUp, "gives_up_volumes", func(*form) {})
+	f.tagged(tagHeldPorts, "held_ports", func(f *form) {
+		f.list("ports", func(f *form) {
+			f.uints("port")
+			f.ints("until_ns")
+			f.str("by")
+		})
+	})
 }
 
 func resourcesForm(name string, f *form) {
@@ -459,6 +466,11 @@ func copyForm(f *form) {
 		f.list("volumes", func(f *form) { f.str("name") })
 	})
 	f.tagged(tagExitReason, "ended_for", func(f *form) { f.str("reason") })
+	f.tagged(tagExitWay, "ended_by", func(f *form) {
+		f.uints("way")
+		f.str("oom_process")
+		f.ints("oom_bytes")
+	})
 }
 
 func (f *form) victims() {

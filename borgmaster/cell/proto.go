@@ -88,7 +88,7 @@ func (c *Cell) MachineProto(m *Machine) *borgpb.Machine {
 	st := p.Status
 	st.Limits, st.Reserved = m.limits().Proto(), m.room.taken.others.Proto()
 	st.Tasks, st.Allocs = uint32(len(m.copies)), uint32(len(m.allocs))
-	st.Drain = c.drainProto(m)
+	st.Drain, st.HeldPorts = c.drainProto(m), c.heldPortsProto(m)
 	return p
 }
 

@@ -137,6 +137,7 @@ func (m *Machine) appendValue(b []byte) []byte {
 	if m.givesUp() {
 		e.byte(tagGiveUp)
 	}
+	e.heldPorts(m)
 	return e.b
 }
 
@@ -321,6 +322,7 @@ func (e *encoder) copy(p *Copy) {
 	e.addr(p.Addr())
 	e.uses(p)
 	e.exitReason(p.exit)
+	e.exitWay(p.exit)
 }
 
 // wait writes the names of the victims that are waited for.

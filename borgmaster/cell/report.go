@@ -75,7 +75,7 @@ func validReport(r *borgpb.TaskReport) bool {
 		return false
 	}
 	e := r.Exit
-	return validAddr(r.Addr) && r.Pid >= 0 && r.StartedWallNs >= 0 && r.StartedWallNs <= maxTimeNs &&
+	return validAddr(r.Addr) && validHeldPorts(r.HeldPorts) && validExit(e) && r.Pid >= 0 && r.StartedWallNs >= 0 && r.StartedWallNs <= maxTimeNs &&
 		e.GetEndedWallNs() >= 0 && e.GetEndedWallNs() <= maxTimeNs
 }
 
@@ -164,6 +164,7 @@ func (c *Cell) report(m *Machine, name string, r *borgpb.TaskReport) *borgpb.Ref
 func (c *Cell) hear(p *Copy, r *borgpb.TaskReport) {
 	was := p.state
 	newPid := r.Pid != p.pid
+	killed := r.OomKills != 0 && !newPid && killsIn(p.text) != killsIn(r.Text)
 	restarted := r.Restarts > p.restarts
 	if restarted {
 		c.countFailures(p, r.Restarts-p.restarts)
@@ -179,7 +180,7 @@ func (c *Cell) hear(p *Copy, r *borgpb.TaskReport) {
 	}
 	to := attemptState(r.State)
 	if !to.live() {
-		c.hearEnd(p, to)
+		c.hearEnd(p, to, r.HeldPorts)
 		return
 	}
 	moved := p.Addr() != c.HearsAddr(p, r.Addr)
@@ -195,6 +196,8 @@ func (c *Cell) hear(p *Copy, r *borgpb.TaskReport) {
 	switch {
 	case restarted:
 		kind = borgpb.EventKind_EVENT_KIND_RESTART
+	case to == attemptRunning && killed:
+		kind = borgpb.EventKind_EVENT_KIND_OOM_KILL
 	case to == attemptRunning && (was != attemptRunning || newPid || moved):
 		kind = borgpb.EventKind_EVENT_KIND_START
 	}
@@ -215,8 +218,12 @@ func (c *Cell) hear(p *Copy, r *borgpb.TaskReport) {
 }
 
 // hearEnd follows the end of a copy: of one that was told to stop, only its
-// place is freed; with a current one its task moves on.
-func (c *Cell) hearEnd(p *Copy, to attemptState) {
+// place is freed; with a current one its task moves on. With held ports it was not started,
+// for others have them.
+func (c *Cell) hearEnd(p *Copy, to attemptState, held []*borgpb.HeldPort) {
+	if to == attemptLost && len(held) > 0 {
+		defer c.leaveOut(p.machine, held)
+	}
 	if !p.state.current() {
 		kept := p.state == attemptQuarantined
 		c.end(p, to)
@@ -237,6 +244,10 @@ func (c *Cell) hearEnd(p *Copy, to attemptState) {
 		c.countFailures(p, 1)
 	}
 	e, next := c.afterEnd(t, to)
+	if to == attemptLost && len(held) > 0 {
+		// Nothing of it ran that could be lost: it gets another port, or another machine.
+		e, next = edgeEvict, statePending
+	}
 	reason := p.text
 	if next == stateDead && e == edgeFinish {
 		t.flags |= taskFinished

@@ -54,7 +54,7 @@ func (c *Cell) setDue(j *Job) {
 
 // DueInNs is how long after the last entry the time alone may change something: an update
 // is watched or has a deadline, a drain waits for one, a taint is forgiven for a while, a
-// quarantine ends, an alloc is yet to change, a saver is to be started or given up, a
+// quarantine ends, a port may be granted again, an alloc is yet to change, a saver is to be started or given up, a
 // volume is no longer kept. Zero: nothing waits for the time.
 func (c *Cell) DueInNs() int64 {
 	due := min(c.updateDues.nextNs(), c.volumes.dues.nextNs())
@@ -63,6 +63,9 @@ func (c *Cell) DueInNs() int64 {
 	}
 	if c.format >= formatTaints {
 		due = min(due, c.leaveDueNs)
+	}
+	if c.format >= formatHeldPorts {
+		due = min(due, c.heldPortsDueNs)
 	}
 	if len(c.quarantined) > 0 {
 		due = min(due, c.quarantineDueNs)

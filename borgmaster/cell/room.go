@@ -109,6 +109,10 @@ func (c *Cell) hold(p *Copy) {
 	for _, n := range p.ports {
 		at, _ := slices.BinarySearch(m.ports, n)
 		m.ports = slices.Insert(m.ports, at, n)
+		if len(m.heldPorts) > 0 {
+			// A copy that was found running has what others were thought to hold.
+			c.keepHeldPorts(m, func(h heldPort) bool { return h.number != n })
+		}
 	}
 	if p.alloc != nil {
 		p.alloc.copies = insertCopy(p.alloc.copies, p)

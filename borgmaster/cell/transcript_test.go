@@ -652,13 +652,27 @@ func (s *script) report() *borgpb.Op {
 	r := &borgpb.TaskReport{
 		JobUid: id.Job.String(), Index: id.Index, Attempt: id.Attempt, State: st,
 		Restarts: uint32(s.num("restarts", 0)), Pid: s.num("pid", 0), Text: s.arg("text", ""), Addr: s.arg("addr", ""),
-		Failures: uint32(s.num("failures", 0)),
+		Failures: uint32(s.num("failures", 0)), OomKills: uint32(s.num("oom-kills", 0)),
 	}
 	if s.has("code") {
 		r.Exit = &borgpb.Exit{Code: int32(s.num("code", 0))}
 	}
 	if s.has("ended-for") {
 		r.Exit = &borgpb.Exit{Signal: int32(s.num("signal", 15)), Reason: s.arg("ended-for", "")}
+	}
+	if s.has("oom") {
+		r.Exit.Oom, r.Exit.ReasonCode = true, borgpb.ExitReason_EXIT_REASON_CHILD_OUT_OF_MEMORY
+		r.Exit.OomProcess, r.Exit.OomBytes = s.arg("oom", ""), 1<<20
+	}
+	for i, port := range s.list("held") {
+		n, err := strconv.ParseUint(port, 10, 32)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		r.HeldPorts = append(r.HeldPorts, &borgpb.HeldPort{Port: uint32(n)})
+		if i == 0 {
+			r.HeldPorts[i].By = s.arg("by", "")
+		}
 	}
 	return &borgpb.Op{Op: &borgpb.Op_Reports{Reports: &borgpb.Reports{Machines: []*borgpb.MachineReport{
 		{Machine: s.first(0), Tasks: []*borgpb.TaskReport{r}},

@@ -122,6 +122,7 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 	return func(res *borgpb.Result) {
 		was := j.stateBytes()
 		j.labels, j.annotations = gets.labels, gets.annotations
+		c.labelsChanged(j)
 		j.keep(said)
 		c.countBytesOf(j.key.User, false, j.stateBytes()-was)
 		c.dirty(j)

@@ -175,7 +175,13 @@ func differs(p *cell.Copy, t *borgpb.TaskReport) bool {
 		borgpb.AttemptState_ATTEMPT_STATE_QUARANTINED:
 		return terminal(t.State)
 	}
-	return int32(p.State()) != t.State || p.Restarts() != t.Restarts || p.PID() != t.Pid || healthDiffers(p, t)
+	return int32(p.State()) != t.State || p.Restarts() != t.Restarts || p.PID() != t.Pid || healthDiffers(p, t) || killsDiffer(p, t)
+}
+
+// killsDiffer reports whether the borglet tells of processes of a copy that the kernel
+// killed, in other words than the cell knows: their number is told at powers of two.
+func killsDiffer(p *cell.Copy, t *borgpb.TaskReport) bool {
+	return t.OomKills != 0 && t.Pid != 0 && len(t.Text) <= maxTextBytes && t.Text != p.Reason()
 }
 
 // healthDiffers tells whether a borglet says something else of the health of a copy

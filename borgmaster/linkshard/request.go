@@ -16,6 +16,8 @@ type Known struct {
 	Tasks []*borgpb.TaskReport
 	// Spec versions that it holds, in the order of Tasks.
 	Versions []uint64
+	// Marks of the labels that it holds, in the same order.
+	LabelMarks []uint64
 	// What it says its machine is, and the last such word that the cell has
 	// followed.
 	Word, Followed *borgpb.MachineSpec
@@ -53,7 +55,7 @@ type telling struct {
 // Take takes in an answer that was not fenced.
 func (k *Known) Take(resp *borgrpc.PollResponse) {
 	if !resp.Unchanged {
-		k.Hash, k.Tasks, k.Versions = resp.Hash, resp.Tasks, resp.Versions
+		k.Hash, k.Tasks, k.Versions, k.LabelMarks = resp.Hash, resp.Tasks, resp.Versions, resp.LabelMarks
 	}
 	if resp.Spec != nil {
 		k.Word = resp.Spec
@@ -91,6 +93,7 @@ func Build(c *cell.Cell, m *cell.Machine, cellName string, replica uint64, known
 	// storm of specs.
 	first := len(known.Hash) == 0
 	held := make(map[cell.CopyID]uint64, len(known.Tasks))
+	marks := make(map[cell.CopyID]uint64)
 	for i, t := range known.Tasks {
 		id, ok := idOf(t)
 		if !ok {
@@ -98,6 +101,9 @@ func Build(c *cell.Cell, m *cell.Machine, cellName string, replica uint64, known
 		}
 		if i < len(known.Versions) {
 			held[id] = known.Versions[i]
+		}
+		if i < len(known.LabelMarks) && known.LabelMarks[i] != 0 {
+			marks[id] = known.LabelMarks[i]
 		}
 		if mutant.Planted(mutant.UnknownStopped) && m.Copy(id) == nil && id.Job.Epoch < c.Epoch() && !terminal(t.State) {
 			req.Stops = append(req.Stops, &borgrpc.Stop{Copy: copyID(id)})
@@ -135,11 +141,12 @@ func Build(c *cell.Cell, m *cell.Machine, cellName string, replica uint64, known
 			}
 			d := desired(p, cellName, held)
 			d.Files = fileVersions(c, p)
+			label(d, c.JobByUID(p.ID().Job), marks[p.ID()])
 			if first && p.State() == borgpb.AttemptState_ATTEMPT_STATE_RUNNING {
-				d.Spec = nil
+				d.Spec, d.Labels = nil, nil
 			}
-			specBytes += proto.Size(d.Spec)
-			if d.Spec == nil || specBytes <= maxPollSpecBytes {
+			specBytes += proto.Size(d.Spec) + proto.Size(d.Labels)
+			if d.Spec == nil && d.Labels == nil || specBytes <= maxPollSpecBytes {
 				req.Desired = append(req.Desired, d)
 				req.Packages = wantedPackages(c, m, p, req.Packages)
 			}

@@ -253,7 +253,7 @@ func (c *Cell) StartBorglet(ctx context.Context, k int) error {
 	return c.startAndServe(ctx, processSpec{
 		Name: name, Path: c.bin("borglet"), LogPath: c.logPath(name), Env: []string{c.envMark()},
 		Args: []string{"serve", "--name", name, "--dir", c.borgletDir(k), "--run-dir", c.runOf(name), "--listen", listen, "--http", c.borgletPage(k), "--advertise", c.borgletAddr(k),
-			"--capacity", share, "--task-ports", c.taskPorts(k), "--task-ids", c.taskIDs(k), "--attr", "rack=" + c.rack(k), "--runtime", c.Runtime, "--log-format", "text"},
+			"--capacity", share, "--task-ports", c.taskPorts(k), "--attr", "rack=" + c.rack(k), "--runtime", c.Runtime, "--log-format", "text"},
 	}, listen)
 }
 

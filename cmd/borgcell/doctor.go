@@ -58,7 +58,7 @@ func diagnose(f facts) []finding {
 		// Without these there are no containers in any case, as said above.
 		findings = append(findings, isolation(f)...)
 	}
-	return append(findings, files(f), memory(f), disk(f), descriptors(f), clock(f), ports(f), sockets(f))
+	return append(findings, files(f), memory(f), disk(f), descriptors(f), clock(f), ports(f), taskPorts(f), sockets(f))
 }
 
 func system(f facts) finding {
@@ -208,6 +208,21 @@ func ports(f facts) finding {
 			fix: fmt.Sprintf("see who has them: ss -ltnp; or take others: --port-base %d", f.portBase+1000)}
 	}
 	return finding{what: "ports", seen: fmt.Sprintf("%s are free", strings.Join(f.portsFree, ", "))}
+}
+
+// maxPortsNamed bounds the ports that one finding names.
+const maxPortsNamed = 8
+
+func taskPorts(f facts) finding {
+	if len(f.taskPortsHeld) == 0 {
+		return finding{what: "task ports", seen: "none that tasks may be granted is held by another program"}
+	}
+	named := strings.Join(f.taskPortsHeld[:min(len(f.taskPortsHeld), maxPortsNamed)], ", ")
+	if more := len(f.taskPortsHeld) - maxPortsNamed; more > 0 {
+		named += fmt.Sprintf(" and %d more", more)
+	}
+	return finding{level: weaker, what: "task ports", seen: "held by other programs, so tasks that are granted them are placed again: " + named,
+		fix: "stop those programs, or grant others: --task-port-base PORT"}
 }
 
 func sockets(f facts) finding {

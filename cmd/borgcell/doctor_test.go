@@ -54,6 +54,7 @@ func TestDiagnose(t *testing.T) {
 		{"few files", func(f *facts) { f.fileLimit = 256 }, "open files", broken, "ulimit"},
 		{"clock", func(f *facts) { f.now = time.Unix(1000-3*86400, 0) }, "clock", weaker, "timedatectl"},
 		{"port taken", func(f *facts) { f.portsTaken = []string{"127.0.0.1:7003"} }, "ports", broken, "--port-base 8000"},
+		{"task port held", func(f *facts) { f.taskPortsHeld = []string{"20007 by nginx (process 812)"} }, "task ports", weaker, "--task-port-base"},
 		{"long path", func(f *facts) { f.runDir = "/" + strings.Repeat("x", 90) }, "sockets", broken, "--run-dir"},
 		{"run directory of another", func(f *facts) { f.runDirErr = "permission denied" }, "sockets", broken, "--run-dir"},
 	} {

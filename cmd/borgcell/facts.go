@@ -63,6 +63,8 @@ type facts struct {
 	now                   time.Time
 	portBase              int
 	portsTaken, portsFree []string
+	// Ports that tasks may be granted and that other programs hold, with the programs.
+	taskPortsHeld []string
 	// The cell in dir, or the last one of its name, runs, or was killed and left
 	// its processes.
 	ownRuns bool
@@ -252,6 +254,7 @@ func (f *facts) lookAtPorts(ctx context.Context, l layout) {
 		found, err := earlier.marks().find()
 		f.ownRuns = err == nil && len(found) > 0
 	}
+	f.taskPortsHeld = l.taskPortsHeld()
 	f.portsFree = []string{
 		fmt.Sprintf("%d-%d", l.PortBase+1, l.PortBase+l.Masters),
 		fmt.Sprintf("%d-%d", l.PortBase+masterPageOffset+1, l.PortBase+masterPageOffset+l.Masters),

@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"borg/borglet"
+	"borg/borglet/container"
 	"borg/cli"
 	"borg/fauxmaster/fleet"
 )
@@ -181,21 +183,26 @@ func (l layout) taskPorts(k int) string {
 	return fmt.Sprintf("%d-%d", first, first+l.taskPortsPerMachine()-1)
 }
 
-// The user ids that a borglet takes for its tasks by itself, which the borglets of
-// a cell on one machine share: container.DefaultTaskIDs.
-const (
-	firstTaskID = 0x7000_0000
-	idsPerTask  = 1 << 16
-	taskIDSets  = 4095
-)
-
-// taskIDs is the range of user ids of borglet k, as `borglet --task-ids` takes it: no
-// two tasks of the cell have the same, if it has not more machines than there are
-// sets.
-func (l layout) taskIDs(k int) string {
-	each := max(1, taskIDSets/max(1, l.Machines))
-	first := firstTaskID + (k-1)*each%taskIDSets*idsPerTask
-	return fmt.Sprintf("%d-%d", first, first+each*idsPerTask-1)
+// taskPortsHeld names what other programs hold of the ports that tasks of all machines may
+// be granted; empty where that is not known.
+func (l layout) taskPortsHeld() []string {
+	if l.Fake != nil {
+		return nil
+	}
+	last := l.TaskPortBase + max(1, l.Machines)*l.taskPortsPerMachine() - 1
+	held, err := container.PortsOfOthers(borglet.PortRange{First: uint16(l.TaskPortBase), Last: uint16(last)})
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, h := range held {
+		name := fmt.Sprint(h.Port)
+		if h.By != "" {
+			name += " by " + h.By
+		}
+		names = append(names, name)
+	}
+	return names
 }
 
 // envMark is in the environment of every process that belongs to the cell.

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"borg/borglet/container"
 	"borg/cli"
 )
 
@@ -91,22 +90,6 @@ func TestSettleWithTheCellInTheDirectory(t *testing.T) {
 		var e *cli.Error
 		if !errors.As(err, &e) || e.Code != cli.Conflict || !strings.Contains(e.Next, "--fresh") {
 			t.Errorf("settle with another --%s: %v, want a conflict that names --fresh", flag, err)
-		}
-	}
-}
-
-// TestTaskIDs: the borglets of a cell have different user ids for their tasks, all
-// of them among those that one borglet would have.
-func TestTaskIDs(t *testing.T) {
-	var l layout
-	for _, l.Machines = range []int{1, 3, 4095} {
-		next := container.DefaultTaskIDs[0]
-		for k := range l.Machines {
-			var first, last uint32
-			if _, err := fmt.Sscanf(l.taskIDs(k+1), "%d-%d", &first, &last); err != nil || first != next || last < first || last > container.DefaultTaskIDs[1] {
-				t.Fatalf("machine %d of %d has %s, want from %d to %d at most: %v", k+1, l.Machines, l.taskIDs(k+1), next, container.DefaultTaskIDs[1], err)
-			}
-			next = last + 1
 		}
 	}
 }

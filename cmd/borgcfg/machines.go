@@ -2,9 +2,11 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"borg/borgmaster/client"
 	"borg/cli"
@@ -54,7 +56,7 @@ func (s *session) machineTable(machines []*borgpb.Machine) error {
 	var t table
 	head := []string{"MACHINE", "STATE", "TASKS", "ALLOCS", "CPU", "MEM", "DISK", "CHANGED", "ADDRESS"}
 	if s.out.wide() {
-		head = append(head, "RESERVED CPU", "RESERVED MEM", "USED CPU", "USED MEM", "UNKNOWN", "ATTRIBUTES", "REASON")
+		head = append(head, "RESERVED CPU", "RESERVED MEM", "USED CPU", "USED MEM", "UNKNOWN", "HELD PORTS", "ATTRIBUTES", "REASON")
 	}
 	t.head(head...)
 	for _, m := range machines {
@@ -69,12 +71,40 @@ func (s *session) machineTable(machines []*borgpb.Machine) error {
 			if used := st.GetUsed(); used != nil {
 				usedCPU, usedMem = cpuText(used.CpuMilli), bytesText(used.MemBytes)
 			}
-			row = append(row, cpuText(st.GetReserved().GetCpuMilli()), bytesText(st.GetReserved().GetMemBytes()), usedCPU, usedMem, len(st.GetUnknownTasks()),
+			row = append(row, cpuText(st.GetReserved().GetCpuMilli()), bytesText(st.GetReserved().GetMemBytes()), usedCPU, usedMem, len(st.GetUnknownTasks()), len(st.GetHeldPorts()),
 				attributesText(m.GetSpec().GetAttributes()), st.GetReason())
 		}
 		t.add(row...)
 	}
-	return t.write(s.out, "")
+	if err := t.write(s.out, ""); err != nil {
+		return err
+	}
+	for _, m := range machines {
+		if held := m.GetStatus().GetHeldPorts(); len(held) > 0 {
+			fmt.Fprintf(s.stdout, "%s: other programs hold %s; tasks get none of them\n", m.GetMeta().GetName(), heldPortsText(held))
+		}
+	}
+	return nil
+}
+
+// maxHeldNamed bounds the ports that are named of one machine; -o yaml has all of them.
+const maxHeldNamed = 4
+
+// heldPortsText is "port 20000 (nginx (process 812), left out for 9m0s) and 2 more".
+func heldPortsText(held []*borgpb.HeldPort) string {
+	var names []string
+	for _, h := range held[:min(len(held), maxHeldNamed)] {
+		by := h.GetBy()
+		if by == "" {
+			by = "holder unknown"
+		}
+		names = append(names, fmt.Sprintf("port %d (%s, left out for %s)", h.GetPort(), by, time.Duration(h.GetLeftNs()).Round(time.Second)))
+	}
+	text := strings.Join(names, ", ")
+	if more := len(held) - maxHeldNamed; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 func machineState(m *borgpb.Machine) cell {

@@ -74,16 +74,34 @@ func (m *machine) passes(what string, ok func() *borgpb.TaskReport) *borgpb.Task
 func TestHealth(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, m *machine) {
 		var bad atomic.Bool
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		var refusals atomic.Int32
+		var listener net.Listener
+		// The server stands for the task's own, so that it has the port only while the task
+		// runs: it gives it up with the second refusal, which ends the task.
 		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			if bad.Load() {
+				if refusals.Add(1) == 2 {
+					listener.Close()
+				}
 				http.Error(w, "no", http.StatusServiceUnavailable)
 			}
 		})}
-		go server.Serve(listener)
+		addr := "127.0.0.1:0"
+		listen := func() {
+			t.Helper()
+			var err error
+			if listener, err = net.Listen("tcp", addr); err != nil {
+				t.Fatal(err)
+			}
+			addr = listener.Addr().String()
+		}
+		serve := func() {
+			t.Helper()
+			listen()
+			go server.Serve(listener)
+		}
+		listen()
+		listener.Close()
 		defer server.Close()
 		port := []uint32{uint32(listener.Addr().(*net.TCPAddr).Port)}
 		second := int64(time.Second)
@@ -99,6 +117,8 @@ func TestHealth(t *testing.T) {
 		report := func(i int) func() *borgpb.TaskReport {
 			return func() *borgpb.TaskReport { return m.poll().GetTasks()[i] }
 		}
+		m.until(page, "begun", func(r *borgpb.TaskReport) bool { return r.GetPid() != 0 })
+		serve()
 		m.untilState(page, running)
 		m.untilState(command, running)
 		first := m.passes("page", report(0))
@@ -121,8 +141,10 @@ func TestHealth(t *testing.T) {
 		m.until(page, "unhealthy", func(r *borgpb.TaskReport) bool {
 			return strings.Contains(r.GetText(), "unhealthy: GET /healthz of port http: 503 Service Unavailable: no") || r.GetRestarts() > 0
 		})
+		m.until(page, "begun again", func(r *borgpb.TaskReport) bool { return r.GetRestarts() >= 1 && r.GetPid() != 0 })
 		bad.Store(false)
-		m.until(page, "restarted", func(r *borgpb.TaskReport) bool { return r.GetRestarts() >= 1 && r.GetState() == int32(running) })
+		serve()
+		m.untilState(page, running)
 		m.passes("page, after it was restarted", report(0))
 	})
 }

@@ -352,6 +352,8 @@ func (s *serve) agent(rt *container.Runtime, spec *borgpb.MachineSpec, store *pa
 		AvailableMemBytes: borglet.AvailableMemBytes, TreeBytes: container.TreeBytes,
 		AvailableDiskBytes: func() (int64, bool) { return container.AvailableDiskBytes(s.dir) },
 		Listening:          rt.Listening,
+		HeldPorts:          rt.HeldPorts,
+		Kills:              rt.Kills,
 		Block:              rt.Block,
 		Runtime:            rt, Log: s.log, Path: os.Getenv("PATH"), LogKeepBytes: s.keepBytes, KeptFor: s.keptFor, Punch: container.Punch,
 	})

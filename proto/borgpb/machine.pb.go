@@ -462,7 +462,10 @@ type MachineStatus struct {
 	// elected master, not in the log; absent: nothing was heard lately.
 	Used *Used `protobuf:"bytes,300,opt,name=used,proto3" json:"used,omitempty"`
 	// How it is being emptied; absent: it is not, or since before format 5.
-	Drain         *Drain `protobuf:"bytes,10,opt,name=drain,proto3" json:"drain,omitempty"`
+	Drain *Drain `protobuf:"bytes,10,opt,name=drain,proto3" json:"drain,omitempty"`
+	// Ports of its range that others hold, and that are not granted for a while; in order,
+	// at most 256. With 256 it grants none.
+	HeldPorts     []*HeldPort `protobuf:"bytes,804,rep,name=held_ports,json=heldPorts,proto3" json:"held_ports,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -570,6 +573,13 @@ func (x *MachineStatus) GetUsed() *Used {
 func (x *MachineStatus) GetDrain() *Drain {
 	if x != nil {
 		return x.Drain
+	}
+	return nil
+}
+
+func (x *MachineStatus) GetHeldPorts() []*HeldPort {
+	if x != nil {
+		return x.HeldPorts
 	}
 	return nil
 }
@@ -693,6 +703,71 @@ func (x *Drain) GetGiveUpVolumes() bool {
 	return false
 }
 
+// HeldPort is a port of a machine that a program which is no task of it holds.
+type HeldPort struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 65,535.
+	Port uint32 `protobuf:"varint,800,opt,name=port,proto3" json:"port,omitempty"`
+	// The program that has it and its process id, such as "nginx (process 812)"; at most
+	// 40 bytes. Empty: not known.
+	By string `protobuf:"bytes,801,opt,name=by,proto3" json:"by,omitempty"`
+	// How long it is still left out. Nanoseconds of cell time; only in a MachineStatus.
+	LeftNs        int64 `protobuf:"varint,802,opt,name=left_ns,json=leftNs,proto3" json:"left_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeldPort) Reset() {
+	*x = HeldPort{}
+	mi := &file_borgpb_machine_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeldPort) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeldPort) ProtoMessage() {}
+
+func (x *HeldPort) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_machine_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeldPort.ProtoReflect.Descriptor instead.
+func (*HeldPort) Descriptor() ([]byte, []int) {
+	return file_borgpb_machine_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *HeldPort) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *HeldPort) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *HeldPort) GetLeftNs() int64 {
+	if x != nil {
+		return x.LeftNs
+	}
+	return 0
+}
+
 // DrainBlocker is a task that may not be evicted yet.
 type DrainBlocker struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -715,7 +790,7 @@ type DrainBlocker struct {
 
 func (x *DrainBlocker) Reset() {
 	*x = DrainBlocker{}
-	mi := &file_borgpb_machine_proto_msgTypes[6]
+	mi := &file_borgpb_machine_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -727,7 +802,7 @@ func (x *DrainBlocker) String() string {
 func (*DrainBlocker) ProtoMessage() {}
 
 func (x *DrainBlocker) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_machine_proto_msgTypes[6]
+	mi := &file_borgpb_machine_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -740,7 +815,7 @@ func (x *DrainBlocker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainBlocker.ProtoReflect.Descriptor instead.
 func (*DrainBlocker) Descriptor() ([]byte, []int) {
-	return file_borgpb_machine_proto_rawDescGZIP(), []int{6}
+	return file_borgpb_machine_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DrainBlocker) GetTask() string {
@@ -811,14 +886,21 @@ type TaskReport struct {
 	// How often its process has ended in a row, none of its runs long enough to be
 	// healthy, or could not be started. A service is started again later and later, and
 	// the cell moves it. Since format 11.
-	Failures      uint32 `protobuf:"varint,560,opt,name=failures,proto3" json:"failures,omitempty"`
+	Failures uint32 `protobuf:"varint,560,opt,name=failures,proto3" json:"failures,omitempty"`
+	// With LOST: the copy was not started because others hold a port that it was granted.
+	// Those ports first, then others of the machine's range that are held; at most 64. The
+	// cell grants none of them there for ten minutes. Since format 12.
+	HeldPorts []*HeldPort `protobuf:"bytes,803,rep,name=held_ports,json=heldPorts,proto3" json:"held_ports,omitempty"`
+	// Processes of the present run, which goes on, that the kernel killed for want of memory;
+	// rounded down to a power of two. Text says more. Since format 12.
+	OomKills      uint32 `protobuf:"varint,809,opt,name=oom_kills,json=oomKills,proto3" json:"oom_kills,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TaskReport) Reset() {
 	*x = TaskReport{}
-	mi := &file_borgpb_machine_proto_msgTypes[7]
+	mi := &file_borgpb_machine_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -830,7 +912,7 @@ func (x *TaskReport) String() string {
 func (*TaskReport) ProtoMessage() {}
 
 func (x *TaskReport) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_machine_proto_msgTypes[7]
+	mi := &file_borgpb_machine_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -843,7 +925,7 @@ func (x *TaskReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskReport.ProtoReflect.Descriptor instead.
 func (*TaskReport) Descriptor() ([]byte, []int) {
-	return file_borgpb_machine_proto_rawDescGZIP(), []int{7}
+	return file_borgpb_machine_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TaskReport) GetJobUid() string {
@@ -930,6 +1012,20 @@ func (x *TaskReport) GetFailures() uint32 {
 	return 0
 }
 
+func (x *TaskReport) GetHeldPorts() []*HeldPort {
+	if x != nil {
+		return x.HeldPorts
+	}
+	return nil
+}
+
+func (x *TaskReport) GetOomKills() uint32 {
+	if x != nil {
+		return x.OomKills
+	}
+	return 0
+}
+
 // VolumeStatus is a volume as the cell knows it.
 type VolumeStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -962,7 +1058,7 @@ type VolumeStatus struct {
 
 func (x *VolumeStatus) Reset() {
 	*x = VolumeStatus{}
-	mi := &file_borgpb_machine_proto_msgTypes[8]
+	mi := &file_borgpb_machine_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -974,7 +1070,7 @@ func (x *VolumeStatus) String() string {
 func (*VolumeStatus) ProtoMessage() {}
 
 func (x *VolumeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_machine_proto_msgTypes[8]
+	mi := &file_borgpb_machine_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -987,7 +1083,7 @@ func (x *VolumeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeStatus.ProtoReflect.Descriptor instead.
 func (*VolumeStatus) Descriptor() ([]byte, []int) {
-	return file_borgpb_machine_proto_rawDescGZIP(), []int{8}
+	return file_borgpb_machine_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *VolumeStatus) GetUser() string {
@@ -1099,7 +1195,7 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x14\n" +
 	"\x05evict\x18\x03 \x01(\bR\x05evict\x12\x1d\n" +
 	"\n" +
-	"prefer_not\x18( \x01(\bR\tpreferNot\"\x94\x03\n" +
+	"prefer_not\x18( \x01(\bR\tpreferNot\"\xc4\x03\n" +
 	"\rMachineStatus\x12(\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x12.borg.MachineStateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1a\n" +
@@ -1113,7 +1209,9 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\x04used\x18\xac\x02 \x01(\v2\n" +
 	".borg.UsedR\x04used\x12!\n" +
 	"\x05drain\x18\n" +
-	" \x01(\v2\v.borg.DrainR\x05drain\"\xa0\x02\n" +
+	" \x01(\v2\v.borg.DrainR\x05drain\x12.\n" +
+	"\n" +
+	"held_ports\x18\xa4\x06 \x03(\v2\x0e.borg.HeldPortR\theldPorts\"\xa0\x02\n" +
 	"\x05Drain\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\x12\"\n" +
@@ -1123,13 +1221,17 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\aevicted\x18\x06 \x01(\rR\aevicted\x12\x12\n" +
 	"\x04left\x18\a \x01(\rR\x04left\x12.\n" +
 	"\bblockers\x18\b \x03(\v2\x12.borg.DrainBlockerR\bblockers\x12'\n" +
-	"\x0fgive_up_volumes\x18\xa6\x04 \x01(\bR\rgiveUpVolumes\"~\n" +
+	"\x0fgive_up_volumes\x18\xa6\x04 \x01(\bR\rgiveUpVolumes\"J\n" +
+	"\bHeldPort\x12\x13\n" +
+	"\x04port\x18\xa0\x06 \x01(\rR\x04port\x12\x0f\n" +
+	"\x02by\x18\xa1\x06 \x01(\tR\x02by\x12\x18\n" +
+	"\aleft_ns\x18\xa2\x06 \x01(\x03R\x06leftNs\"~\n" +
 	"\fDrainBlocker\x12\x12\n" +
 	"\x04task\x18\x01 \x01(\tR\x04task\x12\x10\n" +
 	"\x03job\x18\x02 \x01(\tR\x03job\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x17\n" +
 	"\await_ns\x18\x04 \x01(\x03R\x06waitNs\x12\x17\n" +
-	"\x06volume\x18\xa6\x04 \x01(\tR\x06volume\"\xc4\x02\n" +
+	"\x06volume\x18\xa6\x04 \x01(\tR\x06volume\"\x92\x03\n" +
 	"\n" +
 	"TaskReport\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
@@ -1145,7 +1247,10 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\tshim_lost\x18\n" +
 	" \x01(\bR\bshimLost\x12\x13\n" +
 	"\x04addr\x18\xcc\x03 \x01(\tR\x04addr\x12\x1b\n" +
-	"\bfailures\x18\xb0\x04 \x01(\rR\bfailures\"\xb7\x02\n" +
+	"\bfailures\x18\xb0\x04 \x01(\rR\bfailures\x12.\n" +
+	"\n" +
+	"held_ports\x18\xa3\x06 \x03(\v2\x0e.borg.HeldPortR\theldPorts\x12\x1c\n" +
+	"\toom_kills\x18\xa9\x06 \x01(\rR\boomKills\"\xb7\x02\n" +
 	"\fVolumeStatus\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x10\n" +
 	"\x03job\x18\x02 \x01(\tR\x03job\x12\x14\n" +
@@ -1186,7 +1291,7 @@ func file_borgpb_machine_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_machine_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_borgpb_machine_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_borgpb_machine_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_borgpb_machine_proto_goTypes = []any{
 	(MachineState)(0),       // 0: borg.MachineState
 	(VolumeState)(0),        // 1: borg.VolumeState
@@ -1196,37 +1301,40 @@ var file_borgpb_machine_proto_goTypes = []any{
 	(*Taint)(nil),           // 5: borg.Taint
 	(*MachineStatus)(nil),   // 6: borg.MachineStatus
 	(*Drain)(nil),           // 7: borg.Drain
-	(*DrainBlocker)(nil),    // 8: borg.DrainBlocker
-	(*TaskReport)(nil),      // 9: borg.TaskReport
-	(*VolumeStatus)(nil),    // 10: borg.VolumeStatus
-	nil,                     // 11: borg.MachineSpec.AttributesEntry
-	(*Meta)(nil),            // 12: borg.Meta
-	(*Resources)(nil),       // 13: borg.Resources
-	(*Used)(nil),            // 14: borg.Used
-	(*Exit)(nil),            // 15: borg.Exit
+	(*HeldPort)(nil),        // 8: borg.HeldPort
+	(*DrainBlocker)(nil),    // 9: borg.DrainBlocker
+	(*TaskReport)(nil),      // 10: borg.TaskReport
+	(*VolumeStatus)(nil),    // 11: borg.VolumeStatus
+	nil,                     // 12: borg.MachineSpec.AttributesEntry
+	(*Meta)(nil),            // 13: borg.Meta
+	(*Resources)(nil),       // 14: borg.Resources
+	(*Used)(nil),            // 15: borg.Used
+	(*Exit)(nil),            // 16: borg.Exit
 }
 var file_borgpb_machine_proto_depIdxs = []int32{
-	12, // 0: borg.Machine.meta:type_name -> borg.Meta
+	13, // 0: borg.Machine.meta:type_name -> borg.Meta
 	3,  // 1: borg.Machine.spec:type_name -> borg.MachineSpec
 	6,  // 2: borg.Machine.status:type_name -> borg.MachineStatus
-	13, // 3: borg.MachineSpec.capacity:type_name -> borg.Resources
-	11, // 4: borg.MachineSpec.attributes:type_name -> borg.MachineSpec.AttributesEntry
+	14, // 3: borg.MachineSpec.capacity:type_name -> borg.Resources
+	12, // 4: borg.MachineSpec.attributes:type_name -> borg.MachineSpec.AttributesEntry
 	5,  // 5: borg.MachineSpec.taints:type_name -> borg.Taint
 	4,  // 6: borg.MachineSpec.packages:type_name -> borg.MachinePackages
 	0,  // 7: borg.MachineStatus.state:type_name -> borg.MachineState
-	13, // 8: borg.MachineStatus.limits:type_name -> borg.Resources
-	13, // 9: borg.MachineStatus.reserved:type_name -> borg.Resources
-	9,  // 10: borg.MachineStatus.unknown_tasks:type_name -> borg.TaskReport
-	14, // 11: borg.MachineStatus.used:type_name -> borg.Used
+	14, // 8: borg.MachineStatus.limits:type_name -> borg.Resources
+	14, // 9: borg.MachineStatus.reserved:type_name -> borg.Resources
+	10, // 10: borg.MachineStatus.unknown_tasks:type_name -> borg.TaskReport
+	15, // 11: borg.MachineStatus.used:type_name -> borg.Used
 	7,  // 12: borg.MachineStatus.drain:type_name -> borg.Drain
-	8,  // 13: borg.Drain.blockers:type_name -> borg.DrainBlocker
-	15, // 14: borg.TaskReport.exit:type_name -> borg.Exit
-	1,  // 15: borg.VolumeStatus.state:type_name -> borg.VolumeState
-	16, // [16:16] is the sub-list for method output_type
-	16, // [16:16] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	8,  // 13: borg.MachineStatus.held_ports:type_name -> borg.HeldPort
+	9,  // 14: borg.Drain.blockers:type_name -> borg.DrainBlocker
+	16, // 15: borg.TaskReport.exit:type_name -> borg.Exit
+	8,  // 16: borg.TaskReport.held_ports:type_name -> borg.HeldPort
+	1,  // 17: borg.VolumeStatus.state:type_name -> borg.VolumeState
+	18, // [18:18] is the sub-list for method output_type
+	18, // [18:18] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_machine_proto_init() }
@@ -1241,7 +1349,7 @@ func file_borgpb_machine_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_machine_proto_rawDesc), len(file_borgpb_machine_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -221,6 +221,116 @@ func (Relation) EnumDescriptor() ([]byte, []int) {
 	return file_borgpb_meta_proto_rawDescGZIP(), []int{2}
 }
 
+// ExitReason is one way of not starting or of being killed.
+type ExitReason int32
+
+const (
+	// It ended by itself, or nobody knows why.
+	ExitReason_EXIT_REASON_UNSPECIFIED ExitReason = 0
+	// The program is not there.
+	ExitReason_EXIT_REASON_PROGRAM_MISSING ExitReason = 1
+	// The program may not be executed.
+	ExitReason_EXIT_REASON_NOT_EXECUTABLE ExitReason = 2
+	// The program is no program for this machine.
+	ExitReason_EXIT_REASON_WRONG_FORMAT ExitReason = 3
+	// The interpreter or loader that the program names is not there.
+	ExitReason_EXIT_REASON_INTERPRETER_MISSING ExitReason = 4
+	// Arguments and environment are longer than the kernel takes.
+	ExitReason_EXIT_REASON_ARGUMENTS_TOO_LONG ExitReason = 5
+	// The working directory is not there, or is none.
+	ExitReason_EXIT_REASON_WORKING_DIRECTORY ExitReason = 6
+	// What should be mounted is not there, or cannot be.
+	ExitReason_EXIT_REASON_MOUNT ExitReason = 7
+	// The image is one that is not run here.
+	ExitReason_EXIT_REASON_IMAGE ExitReason = 8
+	// A package does not have its digest, or is malformed.
+	ExitReason_EXIT_REASON_PACKAGE ExitReason = 9
+	// The memory limit is too small to start in.
+	ExitReason_EXIT_REASON_LIMIT_TOO_SMALL ExitReason = 11
+	// The kernel did not start it for another reason; error says which.
+	ExitReason_EXIT_REASON_NOT_STARTED ExitReason = 12
+	// The kernel killed its first process for want of memory.
+	ExitReason_EXIT_REASON_OUT_OF_MEMORY ExitReason = 20
+	// The kernel killed another of its processes for want of memory, and it ended then.
+	ExitReason_EXIT_REASON_CHILD_OUT_OF_MEMORY ExitReason = 21
+	// Somebody killed it with SIGKILL: neither its borglet nor the kernel for memory.
+	ExitReason_EXIT_REASON_KILLED ExitReason = 22
+	// It used more memory or disk than it may, or its machine had none left: its borglet
+	// ended it, and reason says what.
+	ExitReason_EXIT_REASON_GAVE_WAY ExitReason = 23
+	// It failed its health check: its borglet ended it.
+	ExitReason_EXIT_REASON_UNHEALTHY ExitReason = 24
+)
+
+// Enum value maps for ExitReason.
+var (
+	ExitReason_name = map[int32]string{
+		0:  "EXIT_REASON_UNSPECIFIED",
+		1:  "EXIT_REASON_PROGRAM_MISSING",
+		2:  "EXIT_REASON_NOT_EXECUTABLE",
+		3:  "EXIT_REASON_WRONG_FORMAT",
+		4:  "EXIT_REASON_INTERPRETER_MISSING",
+		5:  "EXIT_REASON_ARGUMENTS_TOO_LONG",
+		6:  "EXIT_REASON_WORKING_DIRECTORY",
+		7:  "EXIT_REASON_MOUNT",
+		8:  "EXIT_REASON_IMAGE",
+		9:  "EXIT_REASON_PACKAGE",
+		11: "EXIT_REASON_LIMIT_TOO_SMALL",
+		12: "EXIT_REASON_NOT_STARTED",
+		20: "EXIT_REASON_OUT_OF_MEMORY",
+		21: "EXIT_REASON_CHILD_OUT_OF_MEMORY",
+		22: "EXIT_REASON_KILLED",
+		23: "EXIT_REASON_GAVE_WAY",
+		24: "EXIT_REASON_UNHEALTHY",
+	}
+	ExitReason_value = map[string]int32{
+		"EXIT_REASON_UNSPECIFIED":         0,
+		"EXIT_REASON_PROGRAM_MISSING":     1,
+		"EXIT_REASON_NOT_EXECUTABLE":      2,
+		"EXIT_REASON_WRONG_FORMAT":        3,
+		"EXIT_REASON_INTERPRETER_MISSING": 4,
+		"EXIT_REASON_ARGUMENTS_TOO_LONG":  5,
+		"EXIT_REASON_WORKING_DIRECTORY":   6,
+		"EXIT_REASON_MOUNT":               7,
+		"EXIT_REASON_IMAGE":               8,
+		"EXIT_REASON_PACKAGE":             9,
+		"EXIT_REASON_LIMIT_TOO_SMALL":     11,
+		"EXIT_REASON_NOT_STARTED":         12,
+		"EXIT_REASON_OUT_OF_MEMORY":       20,
+		"EXIT_REASON_CHILD_OUT_OF_MEMORY": 21,
+		"EXIT_REASON_KILLED":              22,
+		"EXIT_REASON_GAVE_WAY":            23,
+		"EXIT_REASON_UNHEALTHY":           24,
+	}
+)
+
+func (x ExitReason) Enum() *ExitReason {
+	p := new(ExitReason)
+	*p = x
+	return p
+}
+
+func (x ExitReason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ExitReason) Descriptor() protoreflect.EnumDescriptor {
+	return file_borgpb_meta_proto_enumTypes[3].Descriptor()
+}
+
+func (ExitReason) Type() protoreflect.EnumType {
+	return &file_borgpb_meta_proto_enumTypes[3]
+}
+
+func (x ExitReason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ExitReason.Descriptor instead.
+func (ExitReason) EnumDescriptor() ([]byte, []int) {
+	return file_borgpb_meta_proto_rawDescGZIP(), []int{3}
+}
+
 // Meta is the head that every object of a cell carries. All objects share one
 // shape: meta, spec (what was asked for), status (what is).
 type Meta struct {
@@ -703,7 +813,15 @@ type Exit struct {
 	// Why its borglet ended it, when nobody had told it to: a health check that failed, or
 	// what it used too much of. What is beyond 1,024 bytes is cut off. Empty: it ended by
 	// itself, or it was told to. Since format 10.
-	Reason        string `protobuf:"bytes,3400,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,3400,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Which of the known ways of not starting, or of being killed, it was. Since format 12.
+	ReasonCode ExitReason `protobuf:"varint,806,opt,name=reason_code,json=reasonCode,proto3,enum=borg.ExitReason" json:"reason_code,omitempty"`
+	// With oom: the name of the process that the kernel killed first; empty: not known. At
+	// most 64 bytes. Since format 12.
+	OomProcess string `protobuf:"bytes,807,opt,name=oom_process,json=oomProcess,proto3" json:"oom_process,omitempty"`
+	// With oom: the memory that this process held when it was killed. Bytes; zero: not known.
+	// Since format 12.
+	OomBytes      int64 `protobuf:"varint,808,opt,name=oom_bytes,json=oomBytes,proto3" json:"oom_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -785,6 +903,27 @@ func (x *Exit) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *Exit) GetReasonCode() ExitReason {
+	if x != nil {
+		return x.ReasonCode
+	}
+	return ExitReason_EXIT_REASON_UNSPECIFIED
+}
+
+func (x *Exit) GetOomProcess() string {
+	if x != nil {
+		return x.OomProcess
+	}
+	return ""
+}
+
+func (x *Exit) GetOomBytes() int64 {
+	if x != nil {
+		return x.OomBytes
+	}
+	return 0
 }
 
 // Used is what a copy uses, or several together.
@@ -893,7 +1032,7 @@ const file_borgpb_meta_proto_rawDesc = "" +
 	"Toleration\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12%\n" +
-	"\x0eforgiveness_ns\x18\x03 \x01(\x03R\rforgivenessNs\"\xb1\x01\n" +
+	"\x0eforgiveness_ns\x18\x03 \x01(\x03R\rforgivenessNs\"\xa5\x02\n" +
 	"\x04Exit\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x16\n" +
 	"\x06signal\x18\x02 \x01(\x05R\x06signal\x12\x10\n" +
@@ -901,7 +1040,12 @@ const file_borgpb_meta_proto_rawDesc = "" +
 	"\aunknown\x18\x04 \x01(\bR\aunknown\x12\"\n" +
 	"\rended_wall_ns\x18\x05 \x01(\x03R\vendedWallNs\x12\x14\n" +
 	"\x05error\x18\x06 \x01(\tR\x05error\x12\x17\n" +
-	"\x06reason\x18\xc8\x1a \x01(\tR\x06reason\"@\n" +
+	"\x06reason\x18\xc8\x1a \x01(\tR\x06reason\x122\n" +
+	"\vreason_code\x18\xa6\x06 \x01(\x0e2\x10.borg.ExitReasonR\n" +
+	"reasonCode\x12 \n" +
+	"\voom_process\x18\xa7\x06 \x01(\tR\n" +
+	"oomProcess\x12\x1c\n" +
+	"\toom_bytes\x18\xa8\x06 \x01(\x03R\boomBytes\"@\n" +
 	"\x04Used\x12\x1b\n" +
 	"\tcpu_milli\x18\x01 \x01(\x03R\bcpuMilli\x12\x1b\n" +
 	"\tmem_bytes\x18\x02 \x01(\x03R\bmemBytes*q\n" +
@@ -927,7 +1071,26 @@ const file_borgpb_meta_proto_rawDesc = "" +
 	"\x18RELATION_LESS_THAN_EQUAL\x10\x05\x12\x1f\n" +
 	"\x1bRELATION_GREATER_THAN_EQUAL\x10\x06\x12\x14\n" +
 	"\x10RELATION_PRESENT\x10\a\x12\x18\n" +
-	"\x14RELATION_NOT_PRESENT\x10\bB\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\x14RELATION_NOT_PRESENT\x10\b*\x8a\x04\n" +
+	"\n" +
+	"ExitReason\x12\x1b\n" +
+	"\x17EXIT_REASON_UNSPECIFIED\x10\x00\x12\x1f\n" +
+	"\x1bEXIT_REASON_PROGRAM_MISSING\x10\x01\x12\x1e\n" +
+	"\x1aEXIT_REASON_NOT_EXECUTABLE\x10\x02\x12\x1c\n" +
+	"\x18EXIT_REASON_WRONG_FORMAT\x10\x03\x12#\n" +
+	"\x1fEXIT_REASON_INTERPRETER_MISSING\x10\x04\x12\"\n" +
+	"\x1eEXIT_REASON_ARGUMENTS_TOO_LONG\x10\x05\x12!\n" +
+	"\x1dEXIT_REASON_WORKING_DIRECTORY\x10\x06\x12\x15\n" +
+	"\x11EXIT_REASON_MOUNT\x10\a\x12\x15\n" +
+	"\x11EXIT_REASON_IMAGE\x10\b\x12\x17\n" +
+	"\x13EXIT_REASON_PACKAGE\x10\t\x12\x1f\n" +
+	"\x1bEXIT_REASON_LIMIT_TOO_SMALL\x10\v\x12\x1b\n" +
+	"\x17EXIT_REASON_NOT_STARTED\x10\f\x12\x1d\n" +
+	"\x19EXIT_REASON_OUT_OF_MEMORY\x10\x14\x12#\n" +
+	"\x1fEXIT_REASON_CHILD_OUT_OF_MEMORY\x10\x15\x12\x16\n" +
+	"\x12EXIT_REASON_KILLED\x10\x16\x12\x18\n" +
+	"\x14EXIT_REASON_GAVE_WAY\x10\x17\x12\x19\n" +
+	"\x15EXIT_REASON_UNHEALTHY\x10\x18B\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_meta_proto_rawDescOnce sync.Once
@@ -941,37 +1104,39 @@ func file_borgpb_meta_proto_rawDescGZIP() []byte {
 	return file_borgpb_meta_proto_rawDescData
 }
 
-var file_borgpb_meta_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_borgpb_meta_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
 var file_borgpb_meta_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_borgpb_meta_proto_goTypes = []any{
 	(Role)(0),           // 0: borg.Role
 	(State)(0),          // 1: borg.State
 	(Relation)(0),       // 2: borg.Relation
-	(*Meta)(nil),        // 3: borg.Meta
-	(*Principal)(nil),   // 4: borg.Principal
-	(*Resources)(nil),   // 5: borg.Resources
-	(*DeviceGrant)(nil), // 6: borg.DeviceGrant
-	(*Constraint)(nil),  // 7: borg.Constraint
-	(*Toleration)(nil),  // 8: borg.Toleration
-	(*Exit)(nil),        // 9: borg.Exit
-	(*Used)(nil),        // 10: borg.Used
-	nil,                 // 11: borg.Meta.LabelsEntry
-	nil,                 // 12: borg.Meta.AnnotationsEntry
-	nil,                 // 13: borg.Resources.DevicesEntry
-	nil,                 // 14: borg.Resources.DeviceMilliEntry
+	(ExitReason)(0),     // 3: borg.ExitReason
+	(*Meta)(nil),        // 4: borg.Meta
+	(*Principal)(nil),   // 5: borg.Principal
+	(*Resources)(nil),   // 6: borg.Resources
+	(*DeviceGrant)(nil), // 7: borg.DeviceGrant
+	(*Constraint)(nil),  // 8: borg.Constraint
+	(*Toleration)(nil),  // 9: borg.Toleration
+	(*Exit)(nil),        // 10: borg.Exit
+	(*Used)(nil),        // 11: borg.Used
+	nil,                 // 12: borg.Meta.LabelsEntry
+	nil,                 // 13: borg.Meta.AnnotationsEntry
+	nil,                 // 14: borg.Resources.DevicesEntry
+	nil,                 // 15: borg.Resources.DeviceMilliEntry
 }
 var file_borgpb_meta_proto_depIdxs = []int32{
-	11, // 0: borg.Meta.labels:type_name -> borg.Meta.LabelsEntry
-	12, // 1: borg.Meta.annotations:type_name -> borg.Meta.AnnotationsEntry
+	12, // 0: borg.Meta.labels:type_name -> borg.Meta.LabelsEntry
+	13, // 1: borg.Meta.annotations:type_name -> borg.Meta.AnnotationsEntry
 	0,  // 2: borg.Principal.role:type_name -> borg.Role
-	13, // 3: borg.Resources.devices:type_name -> borg.Resources.DevicesEntry
-	14, // 4: borg.Resources.device_milli:type_name -> borg.Resources.DeviceMilliEntry
+	14, // 3: borg.Resources.devices:type_name -> borg.Resources.DevicesEntry
+	15, // 4: borg.Resources.device_milli:type_name -> borg.Resources.DeviceMilliEntry
 	2,  // 5: borg.Constraint.relation:type_name -> borg.Relation
-	6,  // [6:6] is the sub-list for method output_type
-	6,  // [6:6] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	3,  // 6: borg.Exit.reason_code:type_name -> borg.ExitReason
+	7,  // [7:7] is the sub-list for method output_type
+	7,  // [7:7] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_meta_proto_init() }
@@ -984,7 +1149,7 @@ func file_borgpb_meta_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_meta_proto_rawDesc), len(file_borgpb_meta_proto_rawDesc)),
-			NumEnums:      3,
+			NumEnums:      4,
 			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -314,6 +314,11 @@ const (
 	EventKind_EVENT_KIND_HOLD_END EventKind = 151
 	// A machine has other packages than before.
 	EventKind_EVENT_KIND_MACHINE_PACKAGES EventKind = 170
+	// Ports of a machine are left out because others hold them, or may be granted again.
+	EventKind_EVENT_KIND_MACHINE_PORTS EventKind = 805
+	// The kernel killed a process of a task for want of memory, and the task goes on; its
+	// reason names the process.
+	EventKind_EVENT_KIND_OOM_KILL EventKind = 810
 	// An operator said whether machines that cannot be reached are lost, however many.
 	EventKind_EVENT_KIND_LOST_DECLARED EventKind = 160
 	// An update began to roll.
@@ -429,6 +434,8 @@ var (
 		150: "EVENT_KIND_MACHINE_HEARD",
 		151: "EVENT_KIND_HOLD_END",
 		170: "EVENT_KIND_MACHINE_PACKAGES",
+		805: "EVENT_KIND_MACHINE_PORTS",
+		810: "EVENT_KIND_OOM_KILL",
 		160: "EVENT_KIND_LOST_DECLARED",
 		30:  "EVENT_KIND_UPDATE_START",
 		31:  "EVENT_KIND_UPDATE_DONE",
@@ -497,6 +504,8 @@ var (
 		"EVENT_KIND_MACHINE_HEARD":     150,
 		"EVENT_KIND_HOLD_END":          151,
 		"EVENT_KIND_MACHINE_PACKAGES":  170,
+		"EVENT_KIND_MACHINE_PORTS":     805,
+		"EVENT_KIND_OOM_KILL":          810,
 		"EVENT_KIND_LOST_DECLARED":     160,
 		"EVENT_KIND_UPDATE_START":      30,
 		"EVENT_KIND_UPDATE_DONE":       31,
@@ -6690,7 +6699,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x14REFUSAL_KIND_TOO_OLD\x10\v\x12\x16\n" +
 	"\x12REFUSAL_KIND_LIMIT\x10\f\x12\x16\n" +
 	"\x12REFUSAL_KIND_STATE\x10\r\x12\x19\n" +
-	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xf9\r\n" +
+	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xb2\x0e\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11EVENT_KIND_SUBMIT\x10\x01\x12\x17\n" +
@@ -6718,6 +6727,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x18EVENT_KIND_MACHINE_HEARD\x10\x96\x01\x12\x18\n" +
 	"\x13EVENT_KIND_HOLD_END\x10\x97\x01\x12 \n" +
 	"\x1bEVENT_KIND_MACHINE_PACKAGES\x10\xaa\x01\x12\x1d\n" +
+	"\x18EVENT_KIND_MACHINE_PORTS\x10\xa5\x06\x12\x18\n" +
+	"\x13EVENT_KIND_OOM_KILL\x10\xaa\x06\x12\x1d\n" +
 	"\x18EVENT_KIND_LOST_DECLARED\x10\xa0\x01\x12\x1b\n" +
 	"\x17EVENT_KIND_UPDATE_START\x10\x1e\x12\x1a\n" +
 	"\x16EVENT_KIND_UPDATE_DONE\x10\x1f\x12\x1d\n" +

@@ -636,7 +636,12 @@ type Desired struct {
 	AllocVolumes []*borgpb.Volume `protobuf:"bytes,550,rep,name=alloc_volumes,json=allocVolumes,proto3" json:"alloc_volumes,omitempty"`
 	// Each task of its job has the alloc of its index. A borglet keeps that for a cell that
 	// is restored, and does nothing about it.
-	AllocByIndex  bool `protobuf:"varint,3400,opt,name=alloc_by_index,json=allocByIndex,proto3" json:"alloc_by_index,omitempty"`
+	AllocByIndex bool `protobuf:"varint,3400,opt,name=alloc_by_index,json=allocByIndex,proto3" json:"alloc_by_index,omitempty"`
+	// Tells labels and annotations of the job from earlier ones; zero: it has none.
+	LabelMark uint64 `protobuf:"varint,811,opt,name=label_mark,json=labelMark,proto3" json:"label_mark,omitempty"`
+	// Labels and annotations of the job, for the task; absent when the borglet has reported
+	// that it holds those of label_mark.
+	Labels        *TaskLabels `protobuf:"bytes,812,opt,name=labels,proto3" json:"labels,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -804,6 +809,73 @@ func (x *Desired) GetAllocByIndex() bool {
 	return false
 }
 
+func (x *Desired) GetLabelMark() uint64 {
+	if x != nil {
+		return x.LabelMark
+	}
+	return 0
+}
+
+func (x *Desired) GetLabels() *TaskLabels {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+// TaskLabels is what a job is labelled with.
+type TaskLabels struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Labels        map[string]string      `protobuf:"bytes,814,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Annotations   map[string]string      `protobuf:"bytes,815,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskLabels) Reset() {
+	*x = TaskLabels{}
+	mi := &file_borgrpc_borglet_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskLabels) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskLabels) ProtoMessage() {}
+
+func (x *TaskLabels) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_borglet_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskLabels.ProtoReflect.Descriptor instead.
+func (*TaskLabels) Descriptor() ([]byte, []int) {
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *TaskLabels) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *TaskLabels) GetAnnotations() map[string]string {
+	if x != nil {
+		return x.Annotations
+	}
+	return nil
+}
+
 // FileVersion says which version of a small file counts.
 type FileVersion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -818,7 +890,7 @@ type FileVersion struct {
 
 func (x *FileVersion) Reset() {
 	*x = FileVersion{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[8]
+	mi := &file_borgrpc_borglet_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -830,7 +902,7 @@ func (x *FileVersion) String() string {
 func (*FileVersion) ProtoMessage() {}
 
 func (x *FileVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[8]
+	mi := &file_borgrpc_borglet_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -843,7 +915,7 @@ func (x *FileVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileVersion.ProtoReflect.Descriptor instead.
 func (*FileVersion) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{8}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *FileVersion) GetName() string {
@@ -881,7 +953,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[9]
+	mi := &file_borgrpc_borglet_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -893,7 +965,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[9]
+	mi := &file_borgrpc_borglet_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -906,7 +978,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{9}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Stop) GetCopy() *CopyID {
@@ -967,6 +1039,8 @@ type PollResponse struct {
 	Tasks []*borgpb.TaskReport `protobuf:"bytes,5,rep,name=tasks,proto3" json:"tasks,omitempty"`
 	// Spec versions it holds, in the order of tasks; zero: no spec.
 	Versions []uint64 `protobuf:"varint,6,rep,packed,name=versions,proto3" json:"versions,omitempty"`
+	// Marks of the labels it holds, in the order of tasks; zero: none.
+	LabelMarks []uint64 `protobuf:"varint,813,rep,packed,name=label_marks,json=labelMarks,proto3" json:"label_marks,omitempty"`
 	// Usage travels beside the state, outside the hash.
 	Usage []*Usage `protobuf:"bytes,7,rep,name=usage,proto3" json:"usage,omitempty"`
 	// What the machine is now; masters log a change of it. Absent on a stream: as
@@ -991,7 +1065,7 @@ type PollResponse struct {
 
 func (x *PollResponse) Reset() {
 	*x = PollResponse{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[10]
+	mi := &file_borgrpc_borglet_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1003,7 +1077,7 @@ func (x *PollResponse) String() string {
 func (*PollResponse) ProtoMessage() {}
 
 func (x *PollResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[10]
+	mi := &file_borgrpc_borglet_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1016,7 +1090,7 @@ func (x *PollResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollResponse.ProtoReflect.Descriptor instead.
 func (*PollResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{10}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PollResponse) GetFenced() bool {
@@ -1057,6 +1131,13 @@ func (x *PollResponse) GetTasks() []*borgpb.TaskReport {
 func (x *PollResponse) GetVersions() []uint64 {
 	if x != nil {
 		return x.Versions
+	}
+	return nil
+}
+
+func (x *PollResponse) GetLabelMarks() []uint64 {
+	if x != nil {
+		return x.LabelMarks
 	}
 	return nil
 }
@@ -1132,7 +1213,7 @@ type AllocUsage struct {
 
 func (x *AllocUsage) Reset() {
 	*x = AllocUsage{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[11]
+	mi := &file_borgrpc_borglet_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1144,7 +1225,7 @@ func (x *AllocUsage) String() string {
 func (*AllocUsage) ProtoMessage() {}
 
 func (x *AllocUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[11]
+	mi := &file_borgrpc_borglet_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1157,7 +1238,7 @@ func (x *AllocUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocUsage.ProtoReflect.Descriptor instead.
 func (*AllocUsage) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{11}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *AllocUsage) GetAlloc() string {
@@ -1209,7 +1290,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[12]
+	mi := &file_borgrpc_borglet_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1221,7 +1302,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[12]
+	mi := &file_borgrpc_borglet_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1234,7 +1315,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{12}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Usage) GetCopy() *CopyID {
@@ -1345,7 +1426,7 @@ type UsageHistogram struct {
 
 func (x *UsageHistogram) Reset() {
 	*x = UsageHistogram{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[13]
+	mi := &file_borgrpc_borglet_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1357,7 +1438,7 @@ func (x *UsageHistogram) String() string {
 func (*UsageHistogram) ProtoMessage() {}
 
 func (x *UsageHistogram) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[13]
+	mi := &file_borgrpc_borglet_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1370,7 +1451,7 @@ func (x *UsageHistogram) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageHistogram.ProtoReflect.Descriptor instead.
 func (*UsageHistogram) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{13}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *UsageHistogram) GetFromWallNs() int64 {
@@ -1423,7 +1504,7 @@ type ReadLogRequest struct {
 
 func (x *ReadLogRequest) Reset() {
 	*x = ReadLogRequest{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[14]
+	mi := &file_borgrpc_borglet_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1435,7 +1516,7 @@ func (x *ReadLogRequest) String() string {
 func (*ReadLogRequest) ProtoMessage() {}
 
 func (x *ReadLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[14]
+	mi := &file_borgrpc_borglet_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1448,7 +1529,7 @@ func (x *ReadLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLogRequest.ProtoReflect.Descriptor instead.
 func (*ReadLogRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{14}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ReadLogRequest) GetCopy() *CopyID {
@@ -1529,7 +1610,7 @@ type ReadLogResponse struct {
 
 func (x *ReadLogResponse) Reset() {
 	*x = ReadLogResponse{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[15]
+	mi := &file_borgrpc_borglet_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1541,7 +1622,7 @@ func (x *ReadLogResponse) String() string {
 func (*ReadLogResponse) ProtoMessage() {}
 
 func (x *ReadLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[15]
+	mi := &file_borgrpc_borglet_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1554,7 +1635,7 @@ func (x *ReadLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLogResponse.ProtoReflect.Descriptor instead.
 func (*ReadLogResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{15}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReadLogResponse) GetData() []byte {
@@ -1616,7 +1697,7 @@ type ExecCopyRequest struct {
 
 func (x *ExecCopyRequest) Reset() {
 	*x = ExecCopyRequest{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[16]
+	mi := &file_borgrpc_borglet_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1628,7 +1709,7 @@ func (x *ExecCopyRequest) String() string {
 func (*ExecCopyRequest) ProtoMessage() {}
 
 func (x *ExecCopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[16]
+	mi := &file_borgrpc_borglet_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +1722,7 @@ func (x *ExecCopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecCopyRequest.ProtoReflect.Descriptor instead.
 func (*ExecCopyRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{16}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExecCopyRequest) GetCopy() *CopyID {
@@ -1718,7 +1799,7 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x06CopyID\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
-	"\aattempt\x18\x03 \x01(\x04R\aattempt\"\xae\x05\n" +
+	"\aattempt\x18\x03 \x01(\x04R\aattempt\"\xfc\x05\n" +
 	"\aDesired\x12#\n" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\x12\x10\n" +
@@ -1739,7 +1820,20 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x05files\x18\xc2\x03 \x03(\v2\x14.borgrpc.FileVersionR\x05files\x123\n" +
 	"\ralloc_network\x18\xcc\x03 \x01(\x0e2\r.borg.NetworkR\fallocNetwork\x122\n" +
 	"\ralloc_volumes\x18\xa6\x04 \x03(\v2\f.borg.VolumeR\fallocVolumes\x12%\n" +
-	"\x0ealloc_by_index\x18\xc8\x1a \x01(\bR\fallocByIndex\";\n" +
+	"\x0ealloc_by_index\x18\xc8\x1a \x01(\bR\fallocByIndex\x12\x1e\n" +
+	"\n" +
+	"label_mark\x18\xab\x06 \x01(\x04R\tlabelMark\x12,\n" +
+	"\x06labels\x18\xac\x06 \x01(\v2\x13.borgrpc.TaskLabelsR\x06labels\"\x8a\x02\n" +
+	"\n" +
+	"TaskLabels\x128\n" +
+	"\x06labels\x18\xae\x06 \x03(\v2\x1f.borgrpc.TaskLabels.LabelsEntryR\x06labels\x12G\n" +
+	"\vannotations\x18\xaf\x06 \x03(\v2$.borgrpc.TaskLabels.AnnotationsEntryR\vannotations\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
+	"\x10AnnotationsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\";\n" +
 	"\vFileVersion\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\"\xba\x01\n" +
@@ -1749,14 +1843,16 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x19\n" +
 	"\bgrace_ns\x18\x04 \x01(\x03R\agraceNs\x12\x17\n" +
 	"\x06reason\x18\xb6\x02 \x01(\tR\x06reason\x12\x1c\n" +
-	"\tnotice_ns\x18\xae\x03 \x01(\x03R\bnoticeNs\"\xc4\x04\n" +
+	"\tnotice_ns\x18\xae\x03 \x01(\x03R\bnoticeNs\"\xe6\x04\n" +
 	"\fPollResponse\x12\x16\n" +
 	"\x06fenced\x18\x01 \x01(\bR\x06fenced\x12(\n" +
 	"\ahighest\x18\x02 \x01(\v2\x0e.borgrpc.FenceR\ahighest\x12\x12\n" +
 	"\x04hash\x18\x03 \x01(\fR\x04hash\x12\x1c\n" +
 	"\tunchanged\x18\x04 \x01(\bR\tunchanged\x12&\n" +
 	"\x05tasks\x18\x05 \x03(\v2\x10.borg.TaskReportR\x05tasks\x12\x1a\n" +
-	"\bversions\x18\x06 \x03(\x04R\bversions\x12$\n" +
+	"\bversions\x18\x06 \x03(\x04R\bversions\x12 \n" +
+	"\vlabel_marks\x18\xad\x06 \x03(\x04R\n" +
+	"labelMarks\x12$\n" +
 	"\x05usage\x18\a \x03(\v2\x0e.borgrpc.UsageR\x05usage\x12%\n" +
 	"\x04spec\x18\b \x01(\v2\x11.borg.MachineSpecR\x04spec\x12 \n" +
 	"\vincarnation\x18\t \x01(\tR\vincarnation\x12/\n" +
@@ -1836,7 +1932,7 @@ func file_borgrpc_borglet_proto_rawDescGZIP() []byte {
 	return file_borgrpc_borglet_proto_rawDescData
 }
 
-var file_borgrpc_borglet_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_borgrpc_borglet_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_borgrpc_borglet_proto_goTypes = []any{
 	(*DescribeRequest)(nil),    // 0: borgrpc.DescribeRequest
 	(*DescribeResponse)(nil),   // 1: borgrpc.DescribeResponse
@@ -1846,87 +1942,93 @@ var file_borgrpc_borglet_proto_goTypes = []any{
 	(*Belief)(nil),             // 5: borgrpc.Belief
 	(*CopyID)(nil),             // 6: borgrpc.CopyID
 	(*Desired)(nil),            // 7: borgrpc.Desired
-	(*FileVersion)(nil),        // 8: borgrpc.FileVersion
-	(*Stop)(nil),               // 9: borgrpc.Stop
-	(*PollResponse)(nil),       // 10: borgrpc.PollResponse
-	(*AllocUsage)(nil),         // 11: borgrpc.AllocUsage
-	(*Usage)(nil),              // 12: borgrpc.Usage
-	(*UsageHistogram)(nil),     // 13: borgrpc.UsageHistogram
-	(*ReadLogRequest)(nil),     // 14: borgrpc.ReadLogRequest
-	(*ReadLogResponse)(nil),    // 15: borgrpc.ReadLogResponse
-	(*ExecCopyRequest)(nil),    // 16: borgrpc.ExecCopyRequest
-	(*borgpb.MachineSpec)(nil), // 17: borg.MachineSpec
-	(*borgpb.VolumeName)(nil),  // 18: borg.VolumeName
-	(borgpb.JobKind)(0),        // 19: borg.JobKind
-	(*borgpb.Resources)(nil),   // 20: borg.Resources
-	(*borgpb.TaskSpec)(nil),    // 21: borg.TaskSpec
-	(*borgpb.DeviceGrant)(nil), // 22: borg.DeviceGrant
-	(borgpb.Network)(0),        // 23: borg.Network
-	(*borgpb.Volume)(nil),      // 24: borg.Volume
-	(borgpb.StopCause)(0),      // 25: borg.StopCause
-	(*borgpb.TaskReport)(nil),  // 26: borg.TaskReport
-	(*borgpb.FoundVolume)(nil), // 27: borg.FoundVolume
-	(*VolumeUse)(nil),          // 28: borgrpc.VolumeUse
-	(LogStream)(0),             // 29: borgrpc.LogStream
-	(*ExecProgram)(nil),        // 30: borgrpc.ExecProgram
-	(*ExecInput)(nil),          // 31: borgrpc.ExecInput
-	(*ExecResponse)(nil),       // 32: borgrpc.ExecResponse
+	(*TaskLabels)(nil),         // 8: borgrpc.TaskLabels
+	(*FileVersion)(nil),        // 9: borgrpc.FileVersion
+	(*Stop)(nil),               // 10: borgrpc.Stop
+	(*PollResponse)(nil),       // 11: borgrpc.PollResponse
+	(*AllocUsage)(nil),         // 12: borgrpc.AllocUsage
+	(*Usage)(nil),              // 13: borgrpc.Usage
+	(*UsageHistogram)(nil),     // 14: borgrpc.UsageHistogram
+	(*ReadLogRequest)(nil),     // 15: borgrpc.ReadLogRequest
+	(*ReadLogResponse)(nil),    // 16: borgrpc.ReadLogResponse
+	(*ExecCopyRequest)(nil),    // 17: borgrpc.ExecCopyRequest
+	nil,                        // 18: borgrpc.TaskLabels.LabelsEntry
+	nil,                        // 19: borgrpc.TaskLabels.AnnotationsEntry
+	(*borgpb.MachineSpec)(nil), // 20: borg.MachineSpec
+	(*borgpb.VolumeName)(nil),  // 21: borg.VolumeName
+	(borgpb.JobKind)(0),        // 22: borg.JobKind
+	(*borgpb.Resources)(nil),   // 23: borg.Resources
+	(*borgpb.TaskSpec)(nil),    // 24: borg.TaskSpec
+	(*borgpb.DeviceGrant)(nil), // 25: borg.DeviceGrant
+	(borgpb.Network)(0),        // 26: borg.Network
+	(*borgpb.Volume)(nil),      // 27: borg.Volume
+	(borgpb.StopCause)(0),      // 28: borg.StopCause
+	(*borgpb.TaskReport)(nil),  // 29: borg.TaskReport
+	(*borgpb.FoundVolume)(nil), // 30: borg.FoundVolume
+	(*VolumeUse)(nil),          // 31: borgrpc.VolumeUse
+	(LogStream)(0),             // 32: borgrpc.LogStream
+	(*ExecProgram)(nil),        // 33: borgrpc.ExecProgram
+	(*ExecInput)(nil),          // 34: borgrpc.ExecInput
+	(*ExecResponse)(nil),       // 35: borgrpc.ExecResponse
 }
 var file_borgrpc_borglet_proto_depIdxs = []int32{
-	17, // 0: borgrpc.DescribeResponse.spec:type_name -> borg.MachineSpec
+	20, // 0: borgrpc.DescribeResponse.spec:type_name -> borg.MachineSpec
 	2,  // 1: borgrpc.PollRequest.fence:type_name -> borgrpc.Fence
 	7,  // 2: borgrpc.PollRequest.desired:type_name -> borgrpc.Desired
-	9,  // 3: borgrpc.PollRequest.stops:type_name -> borgrpc.Stop
+	10, // 3: borgrpc.PollRequest.stops:type_name -> borgrpc.Stop
 	6,  // 4: borgrpc.PollRequest.forget:type_name -> borgrpc.CopyID
 	5,  // 5: borgrpc.PollRequest.belief:type_name -> borgrpc.Belief
 	6,  // 6: borgrpc.PollRequest.describe:type_name -> borgrpc.CopyID
 	4,  // 7: borgrpc.PollRequest.packages:type_name -> borgrpc.WantedPackage
-	18, // 8: borgrpc.PollRequest.keep_volumes:type_name -> borg.VolumeName
-	18, // 9: borgrpc.PollRequest.delete_volumes:type_name -> borg.VolumeName
+	21, // 8: borgrpc.PollRequest.keep_volumes:type_name -> borg.VolumeName
+	21, // 9: borgrpc.PollRequest.delete_volumes:type_name -> borg.VolumeName
 	6,  // 10: borgrpc.Desired.copy:type_name -> borgrpc.CopyID
-	19, // 11: borgrpc.Desired.kind:type_name -> borg.JobKind
-	20, // 12: borgrpc.Desired.alloc_resources:type_name -> borg.Resources
-	21, // 13: borgrpc.Desired.spec:type_name -> borg.TaskSpec
+	22, // 11: borgrpc.Desired.kind:type_name -> borg.JobKind
+	23, // 12: borgrpc.Desired.alloc_resources:type_name -> borg.Resources
+	24, // 13: borgrpc.Desired.spec:type_name -> borg.TaskSpec
 	6,  // 14: borgrpc.Desired.after:type_name -> borgrpc.CopyID
-	22, // 15: borgrpc.Desired.devices:type_name -> borg.DeviceGrant
-	8,  // 16: borgrpc.Desired.files:type_name -> borgrpc.FileVersion
-	23, // 17: borgrpc.Desired.alloc_network:type_name -> borg.Network
-	24, // 18: borgrpc.Desired.alloc_volumes:type_name -> borg.Volume
-	6,  // 19: borgrpc.Stop.copy:type_name -> borgrpc.CopyID
-	25, // 20: borgrpc.Stop.cause:type_name -> borg.StopCause
-	2,  // 21: borgrpc.PollResponse.highest:type_name -> borgrpc.Fence
-	26, // 22: borgrpc.PollResponse.tasks:type_name -> borg.TaskReport
-	12, // 23: borgrpc.PollResponse.usage:type_name -> borgrpc.Usage
-	17, // 24: borgrpc.PollResponse.spec:type_name -> borg.MachineSpec
-	7,  // 25: borgrpc.PollResponse.described:type_name -> borgrpc.Desired
-	18, // 26: borgrpc.PollResponse.volumes_gone:type_name -> borg.VolumeName
-	27, // 27: borgrpc.PollResponse.volumes_found:type_name -> borg.FoundVolume
-	11, // 28: borgrpc.PollResponse.alloc_usage:type_name -> borgrpc.AllocUsage
-	28, // 29: borgrpc.PollResponse.volume_usage:type_name -> borgrpc.VolumeUse
-	12, // 30: borgrpc.AllocUsage.usage:type_name -> borgrpc.Usage
-	6,  // 31: borgrpc.Usage.copy:type_name -> borgrpc.CopyID
-	13, // 32: borgrpc.Usage.histogram:type_name -> borgrpc.UsageHistogram
-	6,  // 33: borgrpc.ReadLogRequest.copy:type_name -> borgrpc.CopyID
-	29, // 34: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
-	29, // 35: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
-	6,  // 36: borgrpc.ExecCopyRequest.copy:type_name -> borgrpc.CopyID
-	30, // 37: borgrpc.ExecCopyRequest.program:type_name -> borgrpc.ExecProgram
-	31, // 38: borgrpc.ExecCopyRequest.input:type_name -> borgrpc.ExecInput
-	0,  // 39: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
-	3,  // 40: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
-	3,  // 41: borgrpc.BorgletService.Polls:input_type -> borgrpc.PollRequest
-	14, // 42: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
-	16, // 43: borgrpc.BorgletService.ExecCopy:input_type -> borgrpc.ExecCopyRequest
-	1,  // 44: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
-	10, // 45: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
-	10, // 46: borgrpc.BorgletService.Polls:output_type -> borgrpc.PollResponse
-	15, // 47: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
-	32, // 48: borgrpc.BorgletService.ExecCopy:output_type -> borgrpc.ExecResponse
-	44, // [44:49] is the sub-list for method output_type
-	39, // [39:44] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	25, // 15: borgrpc.Desired.devices:type_name -> borg.DeviceGrant
+	9,  // 16: borgrpc.Desired.files:type_name -> borgrpc.FileVersion
+	26, // 17: borgrpc.Desired.alloc_network:type_name -> borg.Network
+	27, // 18: borgrpc.Desired.alloc_volumes:type_name -> borg.Volume
+	8,  // 19: borgrpc.Desired.labels:type_name -> borgrpc.TaskLabels
+	18, // 20: borgrpc.TaskLabels.labels:type_name -> borgrpc.TaskLabels.LabelsEntry
+	19, // 21: borgrpc.TaskLabels.annotations:type_name -> borgrpc.TaskLabels.AnnotationsEntry
+	6,  // 22: borgrpc.Stop.copy:type_name -> borgrpc.CopyID
+	28, // 23: borgrpc.Stop.cause:type_name -> borg.StopCause
+	2,  // 24: borgrpc.PollResponse.highest:type_name -> borgrpc.Fence
+	29, // 25: borgrpc.PollResponse.tasks:type_name -> borg.TaskReport
+	13, // 26: borgrpc.PollResponse.usage:type_name -> borgrpc.Usage
+	20, // 27: borgrpc.PollResponse.spec:type_name -> borg.MachineSpec
+	7,  // 28: borgrpc.PollResponse.described:type_name -> borgrpc.Desired
+	21, // 29: borgrpc.PollResponse.volumes_gone:type_name -> borg.VolumeName
+	30, // 30: borgrpc.PollResponse.volumes_found:type_name -> borg.FoundVolume
+	12, // 31: borgrpc.PollResponse.alloc_usage:type_name -> borgrpc.AllocUsage
+	31, // 32: borgrpc.PollResponse.volume_usage:type_name -> borgrpc.VolumeUse
+	13, // 33: borgrpc.AllocUsage.usage:type_name -> borgrpc.Usage
+	6,  // 34: borgrpc.Usage.copy:type_name -> borgrpc.CopyID
+	14, // 35: borgrpc.Usage.histogram:type_name -> borgrpc.UsageHistogram
+	6,  // 36: borgrpc.ReadLogRequest.copy:type_name -> borgrpc.CopyID
+	32, // 37: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
+	32, // 38: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
+	6,  // 39: borgrpc.ExecCopyRequest.copy:type_name -> borgrpc.CopyID
+	33, // 40: borgrpc.ExecCopyRequest.program:type_name -> borgrpc.ExecProgram
+	34, // 41: borgrpc.ExecCopyRequest.input:type_name -> borgrpc.ExecInput
+	0,  // 42: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
+	3,  // 43: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
+	3,  // 44: borgrpc.BorgletService.Polls:input_type -> borgrpc.PollRequest
+	15, // 45: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
+	17, // 46: borgrpc.BorgletService.ExecCopy:input_type -> borgrpc.ExecCopyRequest
+	1,  // 47: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
+	11, // 48: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
+	11, // 49: borgrpc.BorgletService.Polls:output_type -> borgrpc.PollResponse
+	16, // 50: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
+	35, // 51: borgrpc.BorgletService.ExecCopy:output_type -> borgrpc.ExecResponse
+	47, // [47:52] is the sub-list for method output_type
+	42, // [42:47] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_borglet_proto_init() }
@@ -1942,7 +2044,7 @@ func file_borgrpc_borglet_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_borglet_proto_rawDesc), len(file_borgrpc_borglet_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,119 @@
+package borglet
+
+import (
+	"fmt"
+	"slices"
+
+	"borg/proto/borgpb"
+)
+
+// maxHeldPortsTold bounds the ports that one report names.
+const maxHeldPortsTold = 64
+
+// HeldPort is a port of the machine that some program holds.
+type HeldPort struct {
+	Port uint16
+	// The program and its process id, at most 40 bytes; empty when it is not known.
+	By string `json:",omitempty"`
+}
+
+// PortRange is the ports of a machine that may be granted, first to last inclusive.
+type PortRange struct{ First, Last uint16 }
+
+// PortsHeld says that a run was not started because others hold ports that its copy was
+// granted.
+type PortsHeld struct {
+	ID  ID
+	Run uint32
+	// Those ports first.
+	Ports []HeldPort
+	Text  string
+}
+
+func (PortsHeld) event() {}
+
+// portsHeldError is PortsHeld before the core hears of it.
+type portsHeldError struct {
+	ports []HeldPort
+	text  string
+}
+
+func (e *portsHeldError) Error() string { return e.text }
+
+// checkPorts finds out whether others hold ports that a run was granted. EADDRINUSE is the
+// task's own affair and cannot be seen from outside, so the sockets are looked at before
+// the start. The last run of the copy has been destroyed, so none of them is its own.
+func (a *Agent) checkPorts(l *Launch) error {
+	if a.cfg.HeldPorts == nil || l.Network != "" || len(l.Ports) == 0 {
+		return nil
+	}
+	all := PortRange{uint16(a.cfg.Spec.GetPortFirst()), uint16(a.cfg.Spec.GetPortLast())}
+	held, err := a.cfg.HeldPorts(l.Ports, all)
+	if err != nil {
+		a.cfg.Log.Warn("whether others hold the ports of a task is not known", "machine", a.cfg.Name, "copy", l.ID.String(), "err", err)
+		return nil
+	}
+	if len(held) == 0 {
+		return nil
+	}
+	granted := func(h HeldPort) bool { return slices.Contains(l.Ports, uint32(h.Port)) }
+	slices.SortFunc(held, func(x, y HeldPort) int {
+		if granted(x) != granted(y) {
+			if granted(x) {
+				return -1
+			}
+			return 1
+		}
+		return int(x.Port) - int(y.Port)
+	})
+	e := &portsHeldError{ports: held[:min(len(held), maxHeldPortsTold)]}
+	for _, h := range e.ports {
+		if !granted(h) {
+			break
+		}
+		if e.text != "" {
+			e.text += ", "
+		}
+		e.text += fmt.Sprintf("port %d of %s is held by ", h.Port, a.cfg.Name)
+		if h.By == "" {
+			e.text += "another program"
+		} else {
+			e.text += h.By
+		}
+	}
+	e.text += "; the task gets another port or machine"
+	return e
+}
+
+// portsHeld ends a copy that has to get other ports.
+func (c *Core) portsHeld(ev PortsHeld) {
+	t := c.copies[ev.ID]
+	if t == nil || t.Run != ev.Run || t.phase != starting {
+		return
+	}
+	if t.Stop != nil || t.Quarantined {
+		c.notStarted(t, ev.Text, borgpb.ExitReason_EXIT_REASON_NOT_STARTED)
+		return
+	}
+	if t.Exit != nil && t.Restarts > 0 {
+		t.Restarts-- // no process of this run was started
+	}
+	t.HeldPorts = ev.Ports
+	c.end(t, borgpb.AttemptState_ATTEMPT_STATE_LOST, bounded(ev.Text))
+}
+
+func heldPortsProto(ports []HeldPort) []*borgpb.HeldPort {
+	var list []*borgpb.HeldPort
+	for _, h := range ports {
+		list = append(list, &borgpb.HeldPort{Port: uint32(h.Port), By: h.By})
+	}
+	return list
+}
+
+// heldPortsIn is what a report of that state says of held ports: nothing before the end.
+func (t *task) heldPortsIn(state borgpb.AttemptState) []HeldPort {
+	if state != borgpb.AttemptState_ATTEMPT_STATE_LOST {
+		return nil
+	}
+	return t.HeldPorts
+}
