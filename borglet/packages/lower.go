@@ -1,10 +1,8 @@
 package packages
 
 import (
-	"archive/tar"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -15,9 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a layer takes from those below it: the files that its hard links name, and the
-// owners and modes of directories that it has no entries of. Such a layer is unpacked anew
-// on top of other layers.
+// A layer takes from those below it the owners and modes of directories that it has no
+// entries of. Such a layer is unpacked anew on top of other layers.
 
 func (u *unpacker) openLower(trees []string) error {
 	for _, tree := range slices.Backward(trees) {
@@ -96,38 +93,6 @@ func isOpaque(root *os.Root, dir string) (bool, error) {
 		return false, nil
 	}
 	return n == 1 && value[0] == 'y', err
-}
-
-// copyUp makes a file of a lower layer in this one, for a hard link to it.
-func (u *unpacker) copyUp(h *tar.Header, name string) error {
-	u.needsLower = true
-	root, info, err := u.find(name)
-	if err != nil {
-		return err
-	}
-	if root == nil || !info.Mode().IsRegular() {
-		return refuse(h.Name, "it is a hard link to %.200q, which is no file of this layer or of one below it", h.Linkname)
-	}
-	if err := u.parents(h.Name, path.Dir(name)); err != nil {
-		return err
-	}
-	if err := u.take(h.Name, blockBytes+info.Size()); err != nil {
-		return err
-	}
-	from, err := root.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return fmt.Errorf("unpack %.200q: %w", h.Name, err)
-	}
-	defer from.Close()
-	to, err := u.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return fmt.Errorf("unpack %.200q: %w", h.Name, err)
-	}
-	_, err = io.Copy(to, io.LimitReader(from, info.Size()))
-	if err = errors.Join(err, to.Close()); err != nil {
-		return fmt.Errorf("unpack %.200q: %w", h.Name, err)
-	}
-	return u.dressAs(name, info)
 }
 
 // dressImplied gives directories without entries the look of those below.

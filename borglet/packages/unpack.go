@@ -385,8 +385,9 @@ func (u *unpacker) symbolicLink(h *tar.Header, name string) error {
 	return nil
 }
 
-// hardLink makes another name of a file of the same layer, or of one below: that file is
-// made in this layer too, so that both names stay one file.
+// hardLink makes another name of a file of the same layer. One to a file of a lower layer
+// is refused: a copy of that file would be another file, and grow this layer by what it
+// does not say.
 func (u *unpacker) hardLink(h *tar.Header, name string) error {
 	to, err := entryName(h.Linkname)
 	if err != nil {
@@ -401,9 +402,7 @@ func (u *unpacker) hardLink(h *tar.Header, name string) error {
 	case err != nil && u.dirs[to], err == nil && (!info.Mode().IsRegular() || u.gone[to]):
 		return refuse(h.Name, "it is a hard link to %.200q, which is no file", h.Linkname)
 	case err != nil:
-		if err := u.copyUp(h, to); err != nil {
-			return err
-		}
+		return refuse(h.Name, "it is a hard link to %.200q, which is no file of this layer; copy the file, or build both in one layer", h.Linkname)
 	}
 	if err := u.root.Link(to, name); err != nil {
 		return fmt.Errorf("unpack %.200q: %w", h.Name, err)
