@@ -57,6 +57,10 @@ func (c *client) bandedSpec(data []byte) []byte {
 	}
 	r := c.rand
 	spec.Priority = bandPriorities[r.IntN(len(bandPriorities))]
+	if spec.AllocSet != "" && r.IntN(8) > 0 {
+		// More than that of its alloc set is refused, which is tried now and then.
+		spec.Priority = min(spec.Priority, allocSetPriority)
+	}
 	if r.IntN(4) == 0 {
 		spec.Preempt = borgpb.Preempt_PREEMPT_OWN
 	}

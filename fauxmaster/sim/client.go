@@ -337,7 +337,7 @@ func (c *client) draw() *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{User: user, Name: name, Spec: encode(c.budgeted(name, c.drawSpec()))}}}
 	case n < 95:
 		set := &borgpb.AllocSetSpec{
-			Allocs: uint32(1 + r.IntN(3)), Priority: 200,
+			Allocs: uint32(1 + r.IntN(3)), Priority: allocSetPriority,
 			Resources: &borgpb.Resources{CpuMilli: 1000, MemBytes: 512 << 20, DiskBytes: 64 << 20, Ports: 4},
 		}
 		return &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{User: user, Name: allocSetName, Spec: encode(set)}}}
@@ -359,6 +359,9 @@ func (c *client) drain() *borgpb.Op {
 
 // allocSetName is the one alloc set of each user.
 const allocSetName = "set"
+
+// allocSetPriority is the priority of all alloc sets.
+const allocSetPriority = 200
 
 // special are the few mutations that a seed makes once: a job of hundreds of
 // tasks and its end, and one whose tasks do nothing but fail.
