@@ -57,10 +57,10 @@ func TestFieldsThatAreReadAreInTheTable(t *testing.T) {
 		read   any
 	}{{&podSpec, kubePod{}.Spec}, {&nodeSpec, kubeNode{}.Spec}, {&nodeStatus, kubeNode{}.Status}, {&nomadJobObject, nomadJob{}}, {&nomadNodeObject, nomadNode{}}} {
 		read := reflect.TypeOf(of.read)
-		for i := range read.NumField() {
-			name, _, _ := strings.Cut(read.Field(i).Tag.Get("json"), ",")
+		for field := range read.Fields() {
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 			if name == "" {
-				name = read.Field(i).Name
+				name = field.Name
 			}
 			found := false
 			for _, f := range of.object.fields {
