@@ -1,6 +1,7 @@
 package cfg
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -97,6 +98,9 @@ func (s *sources) read(rel string) (*source, error) {
 	if len(data) > maxFileBytes {
 		return nil, errTooLarge
 	}
+	// Some editors begin each file with a byte order mark. It is no part of the text,
+	// whatever kind of file it is.
+	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	if !utf8.Valid(data) {
 		return nil, errors.New("it is not UTF-8 text")
 	}

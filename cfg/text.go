@@ -80,23 +80,15 @@ func yamlNode(s *sources, src *source, y *yaml.Node, depth int, budget *int) (*n
 			n.items = append(n.items, item)
 		}
 	case yaml.MappingNode:
-		n.kind = kindMap
-		for i := 0; i+1 < len(y.Content); i += 2 {
-			k := y.Content[i]
-			kpos := Position{File: src.name, Line: k.Line, Col: k.Column}
-			if k.Kind != yaml.ScalarNode || k.Tag == "!!merge" {
-				return nil, &Fault{Pos: kpos, Source: s.line(kpos), What: "a name must be plain text"}
-			}
-			if n.field(k.Value) != nil {
-				return nil, &Fault{Pos: kpos, Width: len(k.Value), Source: s.line(kpos), What: fmt.Sprintf("%q is given twice", k.Value), Hint: "leave one of them out"}
-			}
-			v, f := yamlNode(s, src, y.Content[i+1], depth+1, budget)
-			if f != nil {
-				return nil, f
-			}
-			n.fields = append(n.fields, field{name: k.Value, pos: kpos, value: v})
+		if f := yamlFields(s, src, n, y, depth, budget); f != nil {
+			return nil, f
 		}
 	case yaml.ScalarNode:
+		if (y.ShortTag() == "!!int" || y.ShortTag() == "!!float") && octal.MatchString(y.Value) {
+			_, f := fault("%s is an octal number to some readers of YAML and a decimal one to people", y.Value)
+			f.Hint = octalHint(y.Value)
+			return nil, f
+		}
 		if !yamlScalar(n, y) {
 			return fault("%s cannot be used in a job file", strings.TrimPrefix(y.Tag, "!!"))
 		}
@@ -104,6 +96,80 @@ func yamlNode(s *sources, src *source, y *yaml.Node, depth int, budget *int) (*n
 		return fault("this cannot be used in a job file")
 	}
 	return n, nil
+}
+
+// octal is a number that begins with a zero and says no base.
+var octal = regexp.MustCompile(`^[-+]?0[0-9_]+$`)
+
+// octalHint says both things that may be meant.
+func octalHint(text string) string {
+	sign, digits := "", strings.ReplaceAll(text, "_", "")
+	if rest, ok := strings.CutPrefix(digits, "-"); ok {
+		sign, digits = "-", rest
+	}
+	digits = strings.TrimLeft(strings.TrimPrefix(digits, "+"), "0")
+	if digits == "" {
+		return "write 0"
+	}
+	if strings.ContainsAny(digits, "89") {
+		return "write " + sign + digits
+	}
+	return fmt.Sprintf("write %s%s, or %s0o%s if octal is meant", sign, digits, sign, digits)
+}
+
+// yamlFields converts the fields of a mapping. Those of a merge key ("<<") come last,
+// and only where the mapping, or a mapping that is merged earlier, does not have them.
+func yamlFields(s *sources, src *source, n *node, y *yaml.Node, depth int, budget *int) *Fault {
+	n.kind = kindMap
+	var merged []*yaml.Node
+	for i := 0; i+1 < len(y.Content); i += 2 {
+		k := y.Content[i]
+		kpos := Position{File: src.name, Line: k.Line, Col: k.Column}
+		if k.Kind == yaml.ScalarNode && k.ShortTag() == "!!merge" {
+			merged = append(merged, y.Content[i+1])
+			continue
+		}
+		if k.Kind != yaml.ScalarNode {
+			return &Fault{Pos: kpos, Source: s.line(kpos), What: "a name must be plain text"}
+		}
+		if n.field(k.Value) != nil {
+			return &Fault{Pos: kpos, Width: len(k.Value), Source: s.line(kpos), What: fmt.Sprintf("%q is given twice", k.Value), Hint: "leave one of them out"}
+		}
+		v, f := yamlNode(s, src, y.Content[i+1], depth+1, budget)
+		if f != nil {
+			return f
+		}
+		n.fields = append(n.fields, field{name: k.Value, pos: kpos, value: v})
+	}
+	for _, m := range merged {
+		if f := yamlMerge(s, src, n, m, depth, budget); f != nil {
+			return f
+		}
+	}
+	return nil
+}
+
+// yamlMerge adds what a merge key names: a mapping, or a list of them.
+func yamlMerge(s *sources, src *source, n *node, y *yaml.Node, depth int, budget *int) *Fault {
+	v, f := yamlNode(s, src, y, depth+1, budget)
+	if f != nil {
+		return f
+	}
+	from := []*node{v}
+	if v.kind == kindList {
+		from = v.items
+	}
+	for _, one := range from {
+		if one.kind != kindMap {
+			return &Fault{Pos: v.pos, Source: s.line(v.pos), What: "what is merged by << is no mapping", Hint: "name one with an anchor, such as <<: *base"}
+		}
+		for _, f := range one.fields {
+			if n.field(f.name) == nil {
+				n.fields = append(n.fields, f)
+			}
+		}
+	}
+	return nil
 }
 
 // yamlScalar sets the kind and the text of a scalar.

@@ -70,12 +70,13 @@ func (e *explanation) notEligible() string {
 		if err != nil {
 			continue
 		}
-		before := e.c.Job(key)
-		if before == nil || before.State() != borgpb.State_STATE_DEAD {
+		switch before := e.c.Job(key); {
+		case before == nil:
+			return fmt.Sprintf("job %s has to finish first, and is not there any more: submit it again, or end this one (start_after)", name)
+		case before.State() != borgpb.State_STATE_DEAD:
 			return fmt.Sprintf("job %s has to finish first (start_after)", name)
-		}
-		if _, _, dead := before.Counts(); dead > 0 && !finished(before) {
-			return fmt.Sprintf("job %s has not finished well (start_after)", name)
+		case !finished(before):
+			return fmt.Sprintf("job %s has to finish first, and has failed for good or was ended: submit it again, or end this one (start_after)", name)
 		}
 	}
 	if e.c.Queued(j) {

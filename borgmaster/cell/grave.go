@@ -60,23 +60,39 @@ func (c *Cell) overDead(user string) bool {
 	return u != nil && slices.ContainsFunc(Measures, func(m Measure) bool { return MeasuresDead(m) && u[m] > c.StateBudget(user, m) })
 }
 
+// followed reports whether a live job starts after it, which then has to know how it
+// ended.
+func (c *Cell) followed(d grave) bool { return d.job != nil && c.links.followers[d.job.key] > 0 }
+
 // thinDead forgets the oldest dead objects of users who hold more than their budget: what
-// one user leaves behind pushes out nothing of others.
+// one user leaves behind pushes out nothing of others. Those that a live job starts after
+// go last.
 func (c *Cell) thinDead() {
 	g := &c.graveyard
 	for _, user := range g.crowded {
 		q := g.byUser[user]
-		for q != nil && len(q.graves) > 0 && (c.overDead(user) || !q.graves[0].stillThere()) {
+		if q == nil {
+			continue
+		}
+		var kept []grave
+		for len(q.graves) > 0 && (c.overDead(user) || !q.graves[0].stillThere()) {
 			d := q.graves[0]
 			q.graves[0] = grave{}
 			q.graves = q.graves[1:]
-			if d.stillThere() {
+			switch {
+			case !d.stillThere():
+			case c.followed(d):
+				kept = append(kept, d)
+			default:
 				c.bury(d.key())
 			}
 		}
-		if q != nil {
-			q.compact(c, user)
+		for len(kept) > 0 && c.overDead(user) {
+			c.bury(kept[0].key())
+			kept = kept[1:]
 		}
+		q.graves = append(kept, q.graves...)
+		q.compact(c, user)
 	}
 	g.crowded = g.crowded[:0]
 	// Names that die again and again leave graves that are gone behind an old one.
@@ -127,13 +143,14 @@ func (d grave) stillThere() bool {
 func (c *Cell) expireDead() {
 	c.thinDead()
 	g := &c.graveyard
-	for len(g.queue) > 0 {
+	// Each is spared once, so that there is an end.
+	for spare := len(g.queue); len(g.queue) > 0; spare-- {
 		d := g.queue[0]
 		if d.stillThere() {
 			if c.clock.cellNs-d.ns <= deadMemoryNs && g.objects <= maxDeadObjects && g.tasks <= maxDeadTasks {
 				return
 			}
-			if d.job != nil && c.links.followers[d.job.key] > 0 && c.clock.cellNs-d.ns > deadMemoryNs {
+			if c.followed(d) && spare > 0 {
 				c.postpone(d)
 				continue
 			}

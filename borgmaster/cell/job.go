@@ -235,9 +235,9 @@ func (c *Cell) HeldBack(j *Job) string {
 		k, _ := ParseJobKey(o)
 		switch dep := c.Job(k); {
 		case dep == nil:
-			return "starts after " + o + ", which is not there any more"
+			return "starts after " + o + ", which is not there any more; submit that again, or end this one"
 		case dep.deathSeq != 0:
-			return "starts after " + o + ", which is dead and has not finished; submit that again"
+			return "starts after " + o + ", which has failed for good or was ended; submit that again, or end this one"
 		default:
 			return "starts after " + o + ", which has not finished"
 		}

@@ -192,6 +192,39 @@ func TestDeadBudget(t *testing.T) {
 	l.fine()
 }
 
+// TestFollowedDeadAreRemembered holds that a dead job which a live one starts after is
+// forgotten last: that one has to be told how it ended.
+func TestFollowedDeadAreRemembered(t *testing.T) {
+	l := budgetLog(t)
+	l.do(stateBudgetOp("", measureDeadObjects, 5))
+	end := func(name string) {
+		l.do(submitBy(t, "u", name, service(2, 0, 1, 1)))
+		l.do(by("u", &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: "u", Name: name}}}))
+	}
+	l.do(submitBy(t, "u", "first", service(1, 0, 1, 1)))
+	after := service(1, 0, 1, 1)
+	after.StartAfter = []string{"u/first"}
+	l.do(submitBy(t, "u", "second", after))
+	l.do(by("u", &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: "u", Name: "first"}}}))
+	for i := range 20 {
+		end(fmt.Sprint("j", i))
+	}
+	second := l.c.Job(JobKey{"u", "second"})
+	if got, want := l.c.HeldBack(second), "starts after u/first, which has failed for good or was ended; submit that again, or end this one"; got != want {
+		t.Errorf("it is held back because it %s, want %s", got, want)
+	}
+	if u := l.c.StateUseOf("u"); u[measureDeadObjects] != 5 || l.c.Job(JobKey{"u", "j19"}) == nil || l.c.Job(JobKey{"u", "j15"}) != nil {
+		t.Errorf("%v is dead of u", u)
+	}
+	l.fine()
+	l.do(by("u", &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: "u", Name: "second"}}}))
+	end("last")
+	if l.c.Job(JobKey{"u", "first"}) != nil {
+		t.Error("nobody starts after it any more, and it is remembered before what died later")
+	}
+	l.fine()
+}
+
 // TestFileBudget: the number of files and their bytes are of the budget too.
 func TestFileBudget(t *testing.T) {
 	l := budgetLog(t)

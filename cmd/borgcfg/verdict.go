@@ -29,6 +29,9 @@ func (s *session) verdict(resp *borgrpc.GetJobResponse, tasks []*borgpb.Task) st
 		return fmt.Sprintf("Failed to update: %s, %d of %s run; see: borgcfg update status %s", name, st.GetStarted(), plural(n, "task"), name)
 	case backoff > 0:
 		return fmt.Sprintf("Failing: %d of %s of %s ended and %s to be started again (%s).", backoff, plural(n, "task"), name, verb(backoff, "waits", "wait"), example)
+	case st.GetPending() > 0 && st.GetReason() != "":
+		// The cell offers its tasks to no scheduler, and says why.
+		return fmt.Sprintf("Held back: %d of %s of %s: %s.", st.GetPending(), plural(n, "task"), name, st.GetReason())
 	case st.GetPending() > 0:
 		return fmt.Sprintf("Waiting for a machine: %d of %s of %s; why: borgcfg why %s/%d", st.GetPending(), plural(n, "task"), name, name, firstPending(tasks))
 	case st.GetDead() > st.GetFinished():
