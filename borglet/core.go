@@ -74,6 +74,8 @@ type task struct {
 	// dueNs is when the timer of the phase fires: restart in backoff, SIGKILL
 	// while stopping or when a start takes too long. Zero: never.
 	dueNs int64
+	// overNs is when the run has taken longer than it may; zero: it may take any time.
+	overNs int64
 	// termNs is when SIGTERM is due that follows on a notice; zero: none is.
 	termNs int64
 	// warned: the present run was told of a SIGTERM to come. terminated: it was sent.
@@ -176,6 +178,7 @@ func (c *Core) NextNs() (ns int64, ok bool) {
 		least(t.saveNs)
 		least(t.health.dueNs)
 		least(t.readiness.dueNs)
+		least(t.overNs)
 	}
 	return ns, ok
 }
@@ -308,7 +311,7 @@ func (c *Core) stop(id ID, s *borgrpc.Stop) {
 	if !first && order.endNs() >= t.Stop.endNs() {
 		return
 	}
-	t.Stop, t.health, t.readiness = order, health{ended: t.health.ended}, readiness{}
+	t.Stop, t.health, t.readiness, t.overNs = order, health{ended: t.health.ended, overran: t.health.overran}, readiness{}, 0
 	if t.phase == waiting || t.phase == backoff || mutant.Planted(mutant.StopLeaksProcess) {
 		c.end(t, borgpb.AttemptState_ATTEMPT_STATE_STOPPED, "")
 		return
@@ -430,6 +433,9 @@ func (c *Core) fire() {
 		}
 		if t.health.dueNs != 0 && now >= t.health.dueNs {
 			c.check(t)
+		}
+		if t.overNs != 0 && now >= t.overNs {
+			c.runOver(t)
 		}
 		if t.termNs != 0 && now >= t.termNs {
 			t.termNs = 0

@@ -65,8 +65,10 @@ type health struct {
 	// text is what is said of it; it changes when the state does and not with each
 	// failure, since it goes into the log of the cell.
 	text string
-	// ended is why the present run was told to end; empty: it was not.
-	ended string
+	// ended is why the present run was told to end; empty: it was not. overran: it took
+	// longer than its max_runtime.
+	ended   string
+	overran bool
 }
 
 const notYetHealthy = "no health check has passed yet"
@@ -90,6 +92,7 @@ func filledIn(h *borgpb.HealthCheck, spec *borgpb.TaskSpec) *borgpb.HealthCheck 
 // beginChecks is done when a process runs that has just been started, or that an
 // earlier borglet left. Its grace goes by when it was started.
 func (c *Core) beginChecks(t *task) {
+	c.limitRun(t)
 	c.beginReady(t)
 	h := checkOf(t.Desired.GetSpec())
 	if h == nil || t.Quarantined || t.Stop != nil || t.health.ended != "" || t.health.dueNs != 0 || t.health.checking {
@@ -165,7 +168,14 @@ func (c *Core) checked(ev Checked) {
 	if s.failures++; s.failures < h.Failures {
 		return
 	}
-	s.ended, s.dueNs = bounded("unhealthy: "+failure), 0
+	c.endRun(t, bounded("unhealthy: "+failure))
+}
+
+// endRun ends a run of the borglet's own accord: with notice, SIGTERM, and SIGKILL after
+// its grace. why goes into its exit.
+func (c *Core) endRun(t *task, why string) {
+	s := &t.health
+	s.ended, s.dueNs = why, 0
 	s.text = s.ended
 	grace := t.Desired.GetSpec().GetGraceNs()
 	if grace == 0 {

@@ -44,6 +44,9 @@ func (c *Core) notice(t *task) Notice {
 		n.Cause, n.Reason, n.Index = causeWord(t.Stop.Cause), t.Stop.Reason, t.Stop.Index
 	} else {
 		n.Cause, n.Reason = "unhealthy", t.health.ended
+		if t.health.overran {
+			n.Cause = "max_runtime"
+		}
 	}
 	return n
 }

@@ -125,14 +125,17 @@ func (c *Core) exited(t *task, exit *borgpb.Exit, text string) {
 	}
 	healthy := t.StartedWallNs != 0 && exit.GetEndedWallNs()-t.StartedWallNs >= c.cfg.Backoff.HealthyNs
 	t.pid = 0
-	unhealthy := t.health.ended
-	t.health, t.readiness = health{}, readiness{}
+	unhealthy, overran := t.health.ended, t.health.overran
+	t.health, t.readiness, t.overNs = health{}, readiness{}, 0
 	if why = cmp.Or(why, unhealthy); why != "" && t.Stop == nil {
 		exit = proto.CloneOf(exit)
 		exit.Reason = bounded(why)
 		exit.ReasonCode = borgpb.ExitReason_EXIT_REASON_GAVE_WAY
 		if why == unhealthy {
 			exit.ReasonCode = borgpb.ExitReason_EXIT_REASON_UNHEALTHY
+		}
+		if why == unhealthy && overran {
+			exit.ReasonCode = borgpb.ExitReason_EXIT_REASON_MAX_RUNTIME
 		}
 	} else if exit.GetSignal() == 9 && exit.GetReasonCode() == 0 && t.Stop == nil {
 		exit = proto.CloneOf(exit)
@@ -143,7 +146,7 @@ func (c *Core) exited(t *task, exit *borgpb.Exit, text string) {
 	switch {
 	case t.Stop != nil:
 		c.end(t, borgpb.AttemptState_ATTEMPT_STATE_STOPPED, "")
-	case t.batch() && succeeded(exit) && unhealthy == "":
+	case t.batch() && (succeeded(exit) && unhealthy == "" || overran && t.Desired.GetSpec().GetMaxRuntimeFinishes()):
 		c.end(t, borgpb.AttemptState_ATTEMPT_STATE_FINISHED, "")
 	case t.batch():
 		c.end(t, borgpb.AttemptState_ATTEMPT_STATE_FAILED, text)

@@ -293,6 +293,23 @@ func (c check) job(j *borgpb.JobSpec) {
 	c.task("task", j.Task, j.AllocSet != "")
 	c.overrides(j)
 	c.cores(j)
+	c.maxRuntime("task", j, j.Task)
+	for i, ov := range j.Overrides {
+		c.maxRuntime(fmt.Sprintf("overrides[%d].spec", i), j, ov.Spec)
+	}
+}
+
+// maxRuntime checks how long a run may take.
+func (c check) maxRuntime(where string, j *borgpb.JobSpec, t *borgpb.TaskSpec) {
+	batch := j.Kind == borgpb.JobKind_JOB_KIND_BATCH || j.Kind == borgpb.JobKind_JOB_KIND_CRON
+	switch {
+	case t.GetMaxRuntimeNs() > 0 && !batch:
+		c.bad(join(where, "max_runtime_ns"), `leave it out, or write kind = "batch"`, "only a batch or cron job ends by itself; others run until they are ended")
+	case t.GetMaxRuntimeNs() > maxRuntimeNs:
+		c.bad(join(where, "max_runtime_ns"), "", "%s is too long; at most 366d", quantityText(t.MaxRuntimeNs, unitTime))
+	case t.GetMaxRuntimeFinishes() && t.GetMaxRuntimeNs() == 0 && j.Task.GetMaxRuntimeNs() == 0:
+		c.bad(join(where, "max_runtime_finishes"), `write max_runtime = "1h" too`, "there is no max_runtime at which it could finish")
+	}
 }
 
 // budget checks how far the cell may disturb the tasks.

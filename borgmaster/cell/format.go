@@ -208,6 +208,7 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 
 	"borg.TaskReport.held_ports": formatHeldPorts, "borg.HeldPort.port": formatHeldPorts, "borg.HeldPort.by": formatHeldPorts, "borg.HeldPort.left_ns": formatHeldPorts,
 
+	"borg.TaskSpec.max_runtime_ns": FormatExitWays, "borg.TaskSpec.max_runtime_finishes": FormatExitWays,
 	"borg.Exit.reason_code": FormatExitWays, "borg.Exit.oom_process": FormatExitWays, "borg.Exit.oom_bytes": FormatExitWays,
 
 	"borg.Op.set_state_budget": FormatStateBudgets, "borg.SetStateBudget.user": FormatStateBudgets, "borg.SetStateBudget.amounts": FormatStateBudgets,

@@ -104,6 +104,8 @@ const (
 	maxPortCount     = 1 << 16
 	maxDeviceCount   = 1 << 20
 	maxGraceNs       = 24 * 3600 * second
+	// Of one run of a batch task, if it has a limit.
+	maxRuntimeNs = 366 * 24 * 3600 * second
 	// Of one check of health; a longer one would hold the machine's places for checks.
 	maxCheckTimeoutNs = 60 * second
 

@@ -146,6 +146,9 @@ func (s *reading) cutNeeds(cores bool) *borgpb.Refusal {
 		if r := checkJobVolumes(s.Proto, task, field); r != nil {
 			return r
 		}
+		if r := checkMaxRuntime(s.Proto, task, field); r != nil {
+			return r
+		}
 		need := &Need{First: first, Last: last, Task: Networked(task), Resources: FromProto(task.Resources), envs: envs}
 		need.Resources.Ports = int64(len(task.Ports))
 		if cores {

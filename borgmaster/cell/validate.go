@@ -225,6 +225,24 @@ func checkHealth(h *borgpb.HealthCheck, field string) *borgpb.Refusal {
 	return nil
 }
 
+// checkMaxRuntime checks how long a run may take. Only work that ends by itself has such
+// a limit.
+func checkMaxRuntime(job *borgpb.JobSpec, t *borgpb.TaskSpec, field string) *borgpb.Refusal {
+	switch {
+	case t.MaxRuntimeNs < 0 || t.MaxRuntimeNs > maxRuntimeNs:
+		return invalid(field+".max_runtime_ns", "%d is not in 0 to %d", t.MaxRuntimeNs, int64(maxRuntimeNs))
+	case t.MaxRuntimeFinishes && t.MaxRuntimeNs == 0:
+		return invalid(field+".max_runtime_finishes", "there is no max_runtime at which it could finish")
+	case t.MaxRuntimeNs > 0 && job.Kind != borgpb.JobKind_JOB_KIND_BATCH && job.Kind != borgpb.JobKind_JOB_KIND_CRON:
+		return invalid(field+".max_runtime_ns", "a %s job runs until it is ended; leave it out, or make it a batch job", kindWord(job.Kind))
+	}
+	return nil
+}
+
+func kindWord(k borgpb.JobKind) string {
+	return strings.ToLower(strings.TrimPrefix(k.String(), "JOB_KIND_"))
+}
+
 // checkFiles checks paths, packages, mounts and secrets.
 func checkFiles(t *borgpb.TaskSpec, field string) *borgpb.Refusal {
 	absolute := func(p string) bool {

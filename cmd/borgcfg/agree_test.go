@@ -172,8 +172,15 @@ func TestWrongIsRefusedAlike(t *testing.T) {
 		"check without port": {task: `ports = [], health = health(http = "/x")`, change: func(s *borgpb.JobSpec) {
 			s.Task.Ports, s.Task.Health = nil, &borgpb.HealthCheck{HttpPath: "/x"}
 		}},
-		"check of no port": {task: `health = health(http = "/x", port = "other")`, change: func(s *borgpb.JobSpec) { s.Task.Health = &borgpb.HealthCheck{HttpPath: "/x", Port: "other"} }},
-		"ready with grace": {task: `ready = health(http = "/x", start_grace = "1s")`, change: func(s *borgpb.JobSpec) { s.Task.Ready = &borgpb.HealthCheck{HttpPath: "/x", StartGraceNs: 1e9} }},
+		"check of no port":   {task: `health = health(http = "/x", port = "other")`, change: func(s *borgpb.JobSpec) { s.Task.Health = &borgpb.HealthCheck{HttpPath: "/x", Port: "other"} }},
+		"ready with grace":   {task: `ready = health(http = "/x", start_grace = "1s")`, change: func(s *borgpb.JobSpec) { s.Task.Ready = &borgpb.HealthCheck{HttpPath: "/x", StartGraceNs: 1e9} }},
+		"limit of a service": {task: `max_runtime = "1h"`, change: func(s *borgpb.JobSpec) { s.Task.MaxRuntimeNs = 3600e9 }},
+		"finishes at no limit": {job: `kind = "batch"`, task: `max_runtime_finishes = True`, change: func(s *borgpb.JobSpec) {
+			s.Kind, s.Task.MaxRuntimeFinishes = borgpb.JobKind_JOB_KIND_BATCH, true
+		}},
+		"limit too long": {job: `kind = "batch"`, task: `max_runtime = "367d"`, change: func(s *borgpb.JobSpec) {
+			s.Kind, s.Task.MaxRuntimeNs = borgpb.JobKind_JOB_KIND_BATCH, 367*24*3600e9
+		}},
 		"scheduler":        {job: `scheduler = "other"`, change: func(s *borgpb.JobSpec) { s.Scheduler = "other" }},
 		"check takes long": {task: `health = health(http = "/x", timeout = "61s")`, change: func(s *borgpb.JobSpec) { s.Task.Health = &borgpb.HealthCheck{HttpPath: "/x", TimeoutNs: 61e9} }},
 		"check too long":   {task: `health = health(http = "/x", period = "25h")`, change: func(s *borgpb.JobSpec) { s.Task.Health = &borgpb.HealthCheck{HttpPath: "/x", PeriodNs: 25 * 3600e9} }},

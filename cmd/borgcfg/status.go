@@ -270,6 +270,13 @@ func (s *session) jobLines(resp *borgrpc.GetJobResponse) []string {
 		lines = append(lines, fmt.Sprintf("  tasks: %d started, %d running, %d pending, %d dead (%d finished); %d stopping",
 			st.GetStarted(), st.GetRunning(), st.GetPending(), st.GetDead(), st.GetFinished(), st.GetStopping()))
 	}
+	if ns := j.GetSpec().GetTask().GetMaxRuntimeNs(); ns > 0 {
+		ends := "then it has failed"
+		if j.GetSpec().GetTask().GetMaxRuntimeFinishes() {
+			ends = "then it has finished"
+		}
+		lines = append(lines, fmt.Sprintf("  each run may take %s; %s", time.Duration(ns), ends))
+	}
 	if b := j.GetSpec().GetDisruptionBudget(); b != nil {
 		lines = append(lines, "  "+budgetLine(b, st.GetDown()))
 	}

@@ -1868,9 +1868,17 @@ type TaskSpec struct {
 	// Directories of its own that stay on its machine when it ends; at most 8, none
 	// twice. In an alloc they are those of the alloc set, and only name and path are said.
 	// Since format 10.
-	Volumes       []*Volume `protobuf:"bytes,550,rep,name=volumes,proto3" json:"volumes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Volumes []*Volume `protobuf:"bytes,550,rep,name=volumes,proto3" json:"volumes,omitempty"`
+	// How long one run of a batch task may take, from the start of its process; then its
+	// borglet ends it as if it had failed a check: SIGTERM, and SIGKILL after grace_ns.
+	// Only in batch and cron jobs. Nanoseconds, at most 366 days; zero: any time. Since
+	// format 12.
+	MaxRuntimeNs int64 `protobuf:"varint,720,opt,name=max_runtime_ns,json=maxRuntimeNs,proto3" json:"max_runtime_ns,omitempty"`
+	// A run that was ended for max_runtime_ns has finished; otherwise it has failed. Since
+	// format 12.
+	MaxRuntimeFinishes bool `protobuf:"varint,721,opt,name=max_runtime_finishes,json=maxRuntimeFinishes,proto3" json:"max_runtime_finishes,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *TaskSpec) Reset() {
@@ -2076,6 +2084,20 @@ func (x *TaskSpec) GetVolumes() []*Volume {
 		return x.Volumes
 	}
 	return nil
+}
+
+func (x *TaskSpec) GetMaxRuntimeNs() int64 {
+	if x != nil {
+		return x.MaxRuntimeNs
+	}
+	return 0
+}
+
+func (x *TaskSpec) GetMaxRuntimeFinishes() bool {
+	if x != nil {
+		return x.MaxRuntimeFinishes
+	}
+	return false
 }
 
 // Volume is a directory on the disk of a machine that outlives who works in it. It
@@ -3515,7 +3537,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12&\n" +
 	"\x0fdecided_wall_ns\x18\a \x01(\x03R\rdecidedWallNs\x12\"\n" +
 	"\rended_wall_ns\x18\b \x01(\x03R\vendedWallNs\x12\x14\n" +
-	"\x05slots\x18\t \x01(\rR\x05slots\"\xe5\a\n" +
+	"\x05slots\x18\t \x01(\rR\x05slots\"\xbf\b\n" +
 	"\bTaskSpec\x12-\n" +
 	"\tresources\x18\x01 \x01(\v2\x0f.borg.ResourcesR\tresources\x12\x12\n" +
 	"\x04args\x18\x02 \x03(\tR\x04args\x12)\n" +
@@ -3542,7 +3564,9 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x05files\x18\xc2\x03 \x03(\v2\x10.borg.PushedFileR\x05files\x12(\n" +
 	"\x05ready\x18\xc3\x03 \x01(\v2\x11.borg.HealthCheckR\x05ready\x12(\n" +
 	"\anetwork\x18\xcc\x03 \x01(\x0e2\r.borg.NetworkR\anetwork\x12'\n" +
-	"\avolumes\x18\xa6\x04 \x03(\v2\f.borg.VolumeR\avolumes\x1a6\n" +
+	"\avolumes\x18\xa6\x04 \x03(\v2\f.borg.VolumeR\avolumes\x12%\n" +
+	"\x0emax_runtime_ns\x18\xd0\x05 \x01(\x03R\fmaxRuntimeNs\x121\n" +
+	"\x14max_runtime_finishes\x18\xd1\x05 \x01(\bR\x12maxRuntimeFinishes\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"h\n" +

@@ -260,6 +260,8 @@ const (
 	ExitReason_EXIT_REASON_GAVE_WAY ExitReason = 23
 	// It failed its health check: its borglet ended it.
 	ExitReason_EXIT_REASON_UNHEALTHY ExitReason = 24
+	// It ran for longer than its max_runtime: its borglet ended it.
+	ExitReason_EXIT_REASON_MAX_RUNTIME ExitReason = 25
 )
 
 // Enum value maps for ExitReason.
@@ -282,6 +284,7 @@ var (
 		22: "EXIT_REASON_KILLED",
 		23: "EXIT_REASON_GAVE_WAY",
 		24: "EXIT_REASON_UNHEALTHY",
+		25: "EXIT_REASON_MAX_RUNTIME",
 	}
 	ExitReason_value = map[string]int32{
 		"EXIT_REASON_UNSPECIFIED":         0,
@@ -301,6 +304,7 @@ var (
 		"EXIT_REASON_KILLED":              22,
 		"EXIT_REASON_GAVE_WAY":            23,
 		"EXIT_REASON_UNHEALTHY":           24,
+		"EXIT_REASON_MAX_RUNTIME":         25,
 	}
 )
 
@@ -1071,7 +1075,7 @@ const file_borgpb_meta_proto_rawDesc = "" +
 	"\x18RELATION_LESS_THAN_EQUAL\x10\x05\x12\x1f\n" +
 	"\x1bRELATION_GREATER_THAN_EQUAL\x10\x06\x12\x14\n" +
 	"\x10RELATION_PRESENT\x10\a\x12\x18\n" +
-	"\x14RELATION_NOT_PRESENT\x10\b*\x8a\x04\n" +
+	"\x14RELATION_NOT_PRESENT\x10\b*\xa7\x04\n" +
 	"\n" +
 	"ExitReason\x12\x1b\n" +
 	"\x17EXIT_REASON_UNSPECIFIED\x10\x00\x12\x1f\n" +
@@ -1090,7 +1094,8 @@ const file_borgpb_meta_proto_rawDesc = "" +
 	"\x1fEXIT_REASON_CHILD_OUT_OF_MEMORY\x10\x15\x12\x16\n" +
 	"\x12EXIT_REASON_KILLED\x10\x16\x12\x18\n" +
 	"\x14EXIT_REASON_GAVE_WAY\x10\x17\x12\x19\n" +
-	"\x15EXIT_REASON_UNHEALTHY\x10\x18B\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\x15EXIT_REASON_UNHEALTHY\x10\x18\x12\x1b\n" +
+	"\x17EXIT_REASON_MAX_RUNTIME\x10\x19B\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_meta_proto_rawDescOnce sync.Once
