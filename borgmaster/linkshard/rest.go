@@ -66,7 +66,7 @@ func (k *Known) rest(c *cell.Cell, m *cell.Machine, req *borgrpc.PollRequest, cm
 	}
 	for i, t := range k.Tasks {
 		// That a file was written is no change of a machine.
-		if terminal(t.State) || req.Desired[i].Spec != nil || len(req.Desired[i].Files) > 0 {
+		if terminal(t.State) || req.Desired[i].Spec != nil || req.Desired[i].Labels != nil || len(req.Desired[i].Files) > 0 {
 			return
 		}
 	}
