@@ -87,6 +87,7 @@ type says struct {
 	startedWallNs int64
 	text          string
 	shimLost      bool
+	unwell        bool
 	addr          string
 }
 
@@ -104,6 +105,7 @@ func (t *task) says(state borgpb.AttemptState) says {
 	return says{
 		state: state, restarts: t.Restarts, failures: t.Failures, oomKills: t.oomKills, pid: t.pid, exit: t.Exit,
 		startedWallNs: t.StartedWallNs, text: text, shimLost: t.ShimLost, addr: t.addr,
+		unwell: t.health.text != "" || t.readiness.text != "",
 	}
 }
 
@@ -124,6 +126,7 @@ func (t *task) tell(now says) {
 		StartedWallNs: now.startedWallNs,
 		Text:          now.text,
 		ShimLost:      now.shimLost,
+		Unwell:        now.unwell,
 		Addr:          now.addr,
 		Failures:      now.failures,
 		OomKills:      now.oomKills,

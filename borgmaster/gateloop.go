@@ -34,6 +34,8 @@ type gateQuestion struct {
 	op   *borgpb.JudgeGate
 	gate *borgpb.MetricGate
 	last borgpb.GateVerdict
+	// The update fails if the answer is still that it fails.
+	over bool
 }
 
 // Run asks until ctx ends.
@@ -67,7 +69,7 @@ func (l *gateLoop) waiting() (all []gateQuestion) {
 		for j, g := range c.Gated() {
 			all = append(all, gateQuestion{
 				op:   &borgpb.JudgeGate{User: j.Key().User, Name: j.Key().Name, UpdateUid: j.Update().UID().String()},
-				gate: g, last: j.Update().LastVerdict(),
+				gate: g, last: j.Update().LastVerdict(), over: c.GateOver(j),
 			})
 		}
 	})
@@ -83,7 +85,7 @@ func (l *gateLoop) waiting() (all []gateQuestion) {
 // the proposal, the next look at the cell says.
 func (l *gateLoop) ask(ctx context.Context, q gateQuestion) {
 	q.op.Verdict, q.op.Words = l.asker.Ask(ctx, q.gate)
-	if q.op.Verdict == q.last && q.last != borgpb.GateVerdict_GATE_VERDICT_PASS || ctx.Err() != nil {
+	if q.op.Verdict == q.last && q.last != borgpb.GateVerdict_GATE_VERDICT_PASS && !q.over || ctx.Err() != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, dutyTimeout)

@@ -303,11 +303,15 @@ func (e *ear) Applied(entry CommittedEntry, results []*borgpb.Result, events []c
 			e.duty.machineChanged(ev.Machine)
 		}
 	}
-	if concerned := linkshard.Concerned(events); len(concerned) > 0 {
+	concerned := linkshard.Concerned(events)
+	e.cfg.Log.View(func(c *cell.Cell) {
+		concerned = append(concerned, c.Asked()...)
+		e.watches.applied(c)
+	})
+	if len(concerned) > 0 {
 		e.shard.Changed(concerned...)
 	}
 	e.events.add(events)
-	e.cfg.Log.View(e.watches.applied)
 	e.applied.Fire()
 }
 

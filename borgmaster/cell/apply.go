@@ -38,7 +38,7 @@ func (c *Cell) Apply(index, term uint64, data []byte) ([]*borgpb.Result, []Event
 		panic(fmt.Sprintf("entry %d was given to a cell at index %d", index, c.index))
 	}
 	c.index, c.term = index, term
-	c.now = applying{term: term}
+	c.now, c.asked = applying{term: term}, c.asked[:0]
 	c.records.changed.forget()
 	c.dirty(&c.head)
 	if len(data) == 0 {

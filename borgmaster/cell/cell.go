@@ -82,6 +82,8 @@ type Cell struct {
 	savers []*Job
 	// When updates have to be looked at because of the time; derived.
 	updateDues dues[*Job]
+	// Machines to be asked since the last Apply.
+	asked []string
 	// Who has which package, and who lacks one; derived.
 	holders holders
 

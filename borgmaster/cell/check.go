@@ -220,8 +220,11 @@ func (c *Cell) checkRollout(j *Job, u *Update) error {
 	}
 	for _, t := range j.rows {
 		if ns := t.cur.upNs(); ns != 0 && (t.cur.state != attemptRunning || t.flags&taskUpdating == 0 || !u.Rolling() || t.cur.version != u.toVersion ||
-			!slices.Contains(u.watched, watched{t.index, ns})) {
+			ns+u.policy.watchNs > c.clock.cellNs && !slices.Contains(u.watched, watched{t.index, ns})) {
 			return fmt.Errorf("task %d is watched since %d, and should not be", t.index, ns)
+		}
+		if t.cur.wellNs() > c.clock.cellNs {
+			return fmt.Errorf("task %d was well at %d, and it is %d", t.index, t.cur.wellNs(), c.clock.cellNs)
 		}
 		if u.canarying() && t.flags&taskCanary != 0 && !slices.Contains(u.chosen, t.index) {
 			return fmt.Errorf("task %d is a canary that was not chosen", t.index)

@@ -65,6 +65,9 @@ type rareCopy struct {
 	// Cell time since which an update watches it run; zero: none does. Only of one
 	// that is current and running.
 	upNs int64
+	// Cell time as of which it was last heard to run and to be well, at the end of the
+	// window of a canary; zero: it was not.
+	wellNs int64
 	// Why it is kept out of service; nil: it is not.
 	quarantine *quarantine
 	// Its own address; empty: its machine's, or it has not said.

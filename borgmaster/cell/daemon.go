@@ -202,6 +202,7 @@ func (c *Cell) leaveSeat(j *Job, index uint32, reason string) {
 	j.daemon.holes.set(index)
 	c.dirty(s)
 	c.killTask(j.rows[index], borgpb.StopCause_STOP_CAUSE_UNMATCHED, reason)
+	c.replaceCanary(j.rows[index])
 	c.touch(j, edgeEvict)
 }
 

@@ -114,6 +114,11 @@ func (c *Cell) judgeGate(u *Update, o *borgpb.JudgeGate) {
 		if g.failedNs == 0 {
 			g.failedNs = max(c.clock.cellNs, 1)
 		}
+		if c.clock.cellNs >= g.failedNs+g.failAfterNs {
+			c.dirty(u)
+			c.failUpdate(u.job, g.failWords())
+			return
+		}
 		if was != o.Verdict {
 			c.tellUpdate(u, "its gate holds it: "+g.words)
 		}
@@ -137,13 +142,17 @@ func (c *Cell) shutGate(u *Update) {
 	}
 }
 
-// gateDueNs is the cell time at which an update fails for its gate; maxTimeNs: never.
-func (c *Cell) gateDueNs(u *Update) int64 {
-	if u.gate.failedNs == 0 || !c.asksGate(u) {
+// gateEndNs is the cell time from which on an update fails if its gate is still out of
+// bounds; maxTimeNs: never.
+func (c *Cell) gateEndNs(u *Update) int64 {
+	if u == nil || u.gate.failedNs == 0 || !c.asksGate(u) {
 		return maxTimeNs
 	}
 	return u.gate.failedNs + u.gate.failAfterNs
 }
+
+// GateOver reports whether the update of a job fails if its gate is still out of bounds.
+func (c *Cell) GateOver(j *Job) bool { return c.gateEndNs(j.update) <= c.clock.cellNs }
 
 // failWords is why an update fails for its gate.
 func (g *gate) failWords() string {

@@ -511,7 +511,7 @@ func (l *loader) copy(p *Copy, d *decoder, of *Task) error {
 	if p.estimate != nil && (!p.state.live() || len(ids) > 0 || l.c.format < formatReservations) {
 		return errOdd
 	}
-	if err := errors.Join(l.upSince(d, p), l.quarantine(d, p)); err != nil {
+	if err := errors.Join(l.watched(d, p), l.quarantine(d, p)); err != nil {
 		return err
 	}
 	if err := l.notice(d, p); err != nil {

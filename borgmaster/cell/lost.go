@@ -58,6 +58,7 @@ func (c *Cell) checkMachineDown(o *borgpb.MachineDown) (commit, *borgpb.Refusal)
 				c.loseAlloc(a, reason)
 			}
 		}
+		c.freeUpdates(m)
 		c.endHoldIfHeard()
 	}, nil
 }
@@ -103,6 +104,9 @@ func (c *Cell) returnCopy(p *Copy) {
 	if p.stop == nil && p.machine.draining && (p.job.saving == nil || p.machine.emptied() && c.format >= FormatSaverDrains) {
 		c.order(p, borgpb.StopCause_STOP_CAUSE_DRAIN, p.machine.drainWords(), p.grace())
 	}
+	if c.straggles(p) {
+		c.order(p, borgpb.StopCause_STOP_CAUSE_UPDATE, stragglerWords(p), p.grace())
+	}
 	if p.stop != nil {
 		c.setCopyState(p, attemptStopping)
 		c.dirtyCopy(p)
@@ -123,8 +127,9 @@ func (c *Cell) returnCopy(p *Copy) {
 	c.enterDomains(p)
 	c.move(t, edgeSchedule, stateRunning, "")
 	c.emit(taskEvent(p, borgpb.EventKind_EVENT_KIND_RETURN, statePending, stateRunning))
+	c.catchUp(t)
 	c.rewind(t)
 	if c.format >= formatAnyVersionIsUp {
-		c.seenUp(t)
+		c.awaitReturned(t)
 	}
 }

@@ -451,7 +451,7 @@ func copyForm(f *form) {
 		f.strs("annotations")
 	})
 	f.tagged(tagReservation, "reservation", func(f *form) { f.ints("cpu_milli", "mem_bytes", "set_ns") })
-	f.tagged(tagUpSince, "watched", func(f *form) { f.ints("since_ns") })
+	f.tagged(tagUpSince, "watched", func(f *form) { f.ints("since_ns", "well_ns") })
 	f.tagged(tagQuarantine, "quarantine", func(f *form) {
 		f.str("user")
 		f.str("reason")

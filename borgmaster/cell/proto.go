@@ -202,6 +202,9 @@ func (c *Cell) updateWaits(u *Update, st *borgpb.UpdateStatus) {
 		st.WaitsFor = "its canaries are healthy: somebody has to promote it"
 		if u.canaryNs != 0 && u.policy.canaryWatchNs > 0 {
 			st.WaitsFor, st.PromoteLeftNs = "its canaries are watched", left(u.canaryNs+u.policy.canaryWatchNs)
+			if u.canaryEndNs() <= c.clock.cellNs {
+				st.WaitsFor = "a sign from the machine of each canary that it still runs and is well"
+			}
 		}
 	case c.lapsed(u):
 		st.WaitsFor = "a pulse from its monitor"
@@ -209,11 +212,11 @@ func (c *Cell) updateWaits(u *Update, st *borgpb.UpdateStatus) {
 		if st.WaitsFor = "its gate, which is asked"; u.gate.words != "" {
 			st.WaitsFor = "its gate: " + u.gate.words
 		}
-		if due := c.gateDueNs(u); due < maxTimeNs {
+		if due := c.gateEndNs(u); due < maxTimeNs {
 			st.GateLeftNs = left(due)
 		}
 	case u.down > 0:
-		st.WaitsFor = u.waitsForTask()
+		st.WaitsFor = u.waitsForTask(c.clock.cellNs)
 	}
 	if u.policy.deadlineNs > 0 && u.state != borgpb.UpdateState_UPDATE_STATE_PAUSED && u.state != borgpb.UpdateState_UPDATE_STATE_CANARY && !c.lapsed(u) && !c.asksGate(u) {
 		st.DeadlineLeftNs = left(u.progressNs + u.policy.deadlineNs)
@@ -221,7 +224,7 @@ func (c *Cell) updateWaits(u *Update, st *borgpb.UpdateStatus) {
 }
 
 // waitsForTask names the first task that is down for the update, and how it is.
-func (u *Update) waitsForTask() string {
+func (u *Update) waitsForTask(nowNs int64) string {
 	for _, t := range u.job.rows {
 		if t.flags&taskUpdating == 0 {
 			continue
@@ -230,6 +233,8 @@ func (u *Update) waitsForTask() string {
 		switch {
 		case t.state == statePending:
 			words += ", which waits for a place"
+		case t.cur.upNs() != 0 && t.cur.upNs()+u.policy.watchNs <= nowNs:
+			words += ", of which nothing was heard since it was to run for " + spanWords(u.policy.watchNs) + ": its machine is " + t.cur.machine.name
 		case t.cur.upNs() != 0:
 			words += ", which runs and is watched for " + spanWords(u.policy.watchNs)
 		default:

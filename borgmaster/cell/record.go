@@ -316,7 +316,7 @@ func (e *encoder) copy(p *Copy) {
 	e.grants(p.Devices())
 	e.note(p.ownNote())
 	e.reservation(p.estimate)
-	e.upSince(p.upNs())
+	e.watched(p)
 	e.quarantine(p)
 	e.notice(p)
 	e.addr(p.Addr())

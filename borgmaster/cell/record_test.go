@@ -45,7 +45,7 @@ func richCell(t testing.TB, ops int) *Cell {
 // its encoding.
 var derivedFields = map[string][]string{
 	"Cell": {"restored", "outage", "jobs", "jobsByUID", "sets", "setList", "setsByU", "machines", "machineList", "links",
-		"records", "readings", "build", "diverged", "counts", "leaveDueNs", "heldPortsDueNs", "setsBehind", "drains", "drainDueNs", "updateDues", "holders", "daemons", "crons", "now", "submitting", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks", "graveyard.byUser", "graveyard.crowded",
+		"records", "readings", "build", "diverged", "counts", "leaveDueNs", "heldPortsDueNs", "setsBehind", "drains", "drainDueNs", "updateDues", "asked", "holders", "daemons", "crons", "now", "submitting", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks", "graveyard.byUser", "graveyard.crowded",
 		"requests.byID", "requests.queue", "requests.room", "requests.most", "users.byName", "users.list", "users.admins", "tokens.byHash", "tokens.list",
 		// The key in use has a record of its own.
 		"secrets.byKey", "secrets.list", "secrets.bytes", "secrets.keyID", "bans.list", "bans.dueWallNs",
@@ -66,7 +66,7 @@ var derivedFields = map[string][]string{
 	"Spec":        {"uses", "gone", "unpaid"},
 	"Task":        {"job", "past", "cur.stop"},
 	"Copy":        {"next"},
-	"Update":      {"down", "cursor", "chosen", "watched"},
+	"Update":      {"down", "cursor", "chosen", "watched", "askedNs"},
 	"seat":        {"job", "index"},
 	"cron":        {"job"},
 	"request":     {"gone"},

@@ -58,7 +58,7 @@ func (c *Cell) effect(m *Machine, r *borgpb.TaskReport) (ReportEffect, *Copy) {
 		// Said before what is known. (A start that could not even begin is no
 		// restart after all: the count goes back while the borglet waits.)
 		return ReportStale, p
-	case p.says(r) && p.Addr() == c.HearsAddr(p, r.Addr):
+	case p.says(r) && p.Addr() == c.HearsAddr(p, r.Addr) && !c.Attests(p, r, r.AsOfNs):
 		return ReportKnown, p
 	default:
 		return ReportNews, p
@@ -75,7 +75,7 @@ func validReport(r *borgpb.TaskReport) bool {
 		return false
 	}
 	e := r.Exit
-	return validAddr(r.Addr) && validHeldPorts(r.HeldPorts) && validExit(e) && r.Pid >= 0 && r.StartedWallNs >= 0 && r.StartedWallNs <= maxTimeNs &&
+	return validAddr(r.Addr) && validHeldPorts(r.HeldPorts) && validExit(e) && r.AsOfNs >= 0 && r.AsOfNs <= maxTimeNs && r.Pid >= 0 && r.StartedWallNs >= 0 && r.StartedWallNs <= maxTimeNs &&
 		e.GetEndedWallNs() >= 0 && e.GetEndedWallNs() <= maxTimeNs
 }
 
@@ -163,6 +163,7 @@ func (c *Cell) report(m *Machine, name string, r *borgpb.TaskReport) *borgpb.Ref
 // hear writes down the news of a copy.
 func (c *Cell) hear(p *Copy, r *borgpb.TaskReport) {
 	was := p.state
+	well := c.Attests(p, r, r.AsOfNs)
 	newPid := r.Pid != p.pid
 	killed := r.OomKills != 0 && !newPid && killsIn(p.text) != killsIn(r.Text)
 	restarted := r.Restarts > p.restarts
@@ -187,9 +188,9 @@ func (c *Cell) hear(p *Copy, r *borgpb.TaskReport) {
 	p.setAddr(c.HearsAddr(p, r.Addr))
 	t := p.row()
 	c.setCopyState(p, to)
-	if restarted && p.upNs() != 0 {
+	if restarted && was == attemptRunning && to == attemptRunning {
 		// Its process ended and another runs since: it is watched anew.
-		p.few.upNs = 0
+		c.seenDown(p)
 	}
 	c.dirty(t)
 	kind := borgpb.EventKind_EVENT_KIND_UNSPECIFIED
@@ -210,6 +211,9 @@ func (c *Cell) hear(p *Copy, r *borgpb.TaskReport) {
 		c.emit(e)
 	}
 	c.seenUp(t)
+	if well {
+		c.heardWell(p, r.AsOfNs)
+	}
 	if c.drains > 0 && to != was {
 		// Now that one more runs, or one less, the budget may let another go.
 		c.review(p.job)

@@ -214,7 +214,7 @@ func (c *Cell) pickCanaries(j *Job) {
 			if len(u.chosen) == int(u.policy.canaries) {
 				return
 			}
-			if t.state != want || t.attempt == 0 {
+			if t.state != want || t.attempt == 0 || t.flags&taskCanary != 0 || c.strands(t) {
 				continue
 			}
 			t.flags |= taskCanary
@@ -226,6 +226,8 @@ func (c *Cell) pickCanaries(j *Job) {
 			c.dirty(t)
 		}
 	}
+	// As a cell has them that was just read.
+	slices.Sort(u.chosen)
 	u.promoted = len(u.chosen) == 0
 }
 

@@ -205,7 +205,7 @@ func (x *roller) borglets(most int) {
 			case p.state == attemptStopping:
 				r.State = int32(attemptStopped)
 			case p.state == attemptRunning:
-				continue
+				r.Pid, r.AsOfNs = p.pid, x.cellNs
 			case x.bad && p.spec != nil && slices.Equal(p.spec.Proto.Task.Args, []string{"new"}):
 				if r.State = int32(attemptStarting); x.crashes {
 					r.State, r.Restarts = int32(attemptBackoff), p.restarts+1
@@ -501,7 +501,7 @@ func TestManyUpdates(t *testing.T) {
 				r := &borgpb.TaskReport{JobUid: p.job.uid.String(), Index: p.index, Attempt: p.attempt, State: int32(attemptRunning), Pid: 1}
 				if p.state == attemptStopping {
 					r.State = int32(attemptStopped)
-				} else if p.state == attemptRunning {
+				} else if r.AsOfNs = l.cellNs; p.state == attemptRunning && l.c.Effect(m, r) != ReportNews {
 					continue
 				}
 				mr.Tasks = append(mr.Tasks, r)

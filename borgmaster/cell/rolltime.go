@@ -27,11 +27,14 @@ func (c *Cell) dueOf(u *Update) int64 {
 	switch {
 	case u.state == borgpb.UpdateState_UPDATE_STATE_PAUSED:
 	case u.state == borgpb.UpdateState_UPDATE_STATE_CANARY:
-		if u.canaryNs != 0 && u.policy.canaryWatchNs > 0 {
-			due = min(due, u.canaryNs+u.policy.canaryWatchNs)
+		if end := u.canaryEndNs(); end != 0 && u.askedNs != u.canaryNs {
+			due = min(due, end)
 		}
 	case c.asksGate(u):
-		due = min(due, c.gateDueNs(u))
+		// Its end fails nothing, an answer from then does: time has to come that far.
+		if end := c.gateEndNs(u); end > c.clock.cellNs {
+			due = min(due, end)
+		}
 	case u.policy.deadlineNs > 0 && !c.lapsed(u) && !mutant.Planted(mutant.ProgressNotAsked):
 		due = min(due, u.progressNs+u.policy.deadlineNs)
 	}
@@ -131,27 +134,22 @@ func (c *Cell) updateOn(j *Job) {
 			break
 		}
 		u.watched = u.watched[1:]
-		c.clearUpdating(j.rows[w.index])
-		c.review(j)
+		c.ask(j.rows[w.index])
 	}
 	switch {
 	case u.state == borgpb.UpdateState_UPDATE_STATE_PAUSED:
 	case u.state == borgpb.UpdateState_UPDATE_STATE_CANARY:
-		if u.policy.canaryWatchNs == 0 || u.canaryNs == 0 || u.canaryNs+u.policy.canaryWatchNs > now {
+		if end := u.canaryEndNs(); end == 0 || end > now || u.askedNs == u.canaryNs {
 			return
 		}
-		if u.liveCanaries() == 0 {
-			// Nothing was shown; somebody has to decide.
-			u.canaryNs = 0
-			c.dirty(u)
-			return
+		u.askedNs = u.canaryNs
+		for _, i := range u.chosen {
+			if t := j.canary(i); t != nil {
+				c.ask(t)
+			}
 		}
-		c.promote(j, "promoted by itself: its canaries were healthy for "+spanWords(u.policy.canaryWatchNs))
+		c.review(j)
 	case c.asksGate(u):
-		if c.gateDueNs(u) <= now {
-			c.failUpdate(j, u.gate.failWords())
-			c.review(j)
-		}
 	case u.policy.deadlineNs > 0 && !c.lapsed(u) && u.progressNs+u.policy.deadlineNs <= now:
 		c.failUpdate(j, "no task was dealt with for "+spanWords(u.policy.deadlineNs))
 		c.review(j)

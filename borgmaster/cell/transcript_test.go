@@ -247,6 +247,8 @@ func (s *script) op() *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_MoveTasks{MoveTasks: s.moves()}}
 	case "report":
 		return s.report()
+	case "heard":
+		return s.heard()
 	case "reserve":
 		id := s.copyID(s.first(1))
 		return &borgpb.Op{Op: &borgpb.Op_Reports{Reports: &borgpb.Reports{Machines: []*borgpb.MachineReport{{
@@ -652,7 +654,10 @@ func (s *script) report() *borgpb.Op {
 	r := &borgpb.TaskReport{
 		JobUid: id.Job.String(), Index: id.Index, Attempt: id.Attempt, State: st,
 		Restarts: uint32(s.num("restarts", 0)), Pid: s.num("pid", 0), Text: s.arg("text", ""), Addr: s.arg("addr", ""),
-		Failures: uint32(s.num("failures", 0)), OomKills: uint32(s.num("oom-kills", 0)),
+		Failures: uint32(s.num("failures", 0)), OomKills: uint32(s.num("oom-kills", 0)), Unwell: s.has("unwell"),
+	}
+	if s.has("heard") {
+		r.AsOfNs = s.cellNs - s.num("ago", 0)
 	}
 	if s.has("code") {
 		r.Exit = &borgpb.Exit{Code: int32(s.num("code", 0))}
@@ -677,6 +682,18 @@ func (s *script) report() *borgpb.Op {
 	return &borgpb.Op{Op: &borgpb.Op_Reports{Reports: &borgpb.Reports{Machines: []*borgpb.MachineReport{
 		{Machine: s.first(0), Tasks: []*borgpb.TaskReport{r}},
 	}}}}
+}
+
+// heard has a machine answer a poll of now: all that runs there still does, and is well.
+func (s *script) heard() *borgpb.Op {
+	mr := &borgpb.MachineReport{Machine: s.first(0)}
+	for p := range s.c.Machine(s.first(0)).Copies() {
+		if p.state == attemptRunning {
+			mr.Tasks = append(mr.Tasks, &borgpb.TaskReport{JobUid: p.job.uid.String(), Index: p.index, Attempt: p.attempt,
+				State: int32(p.state), Restarts: p.restarts, Pid: p.pid, AsOfNs: s.cellNs})
+		}
+	}
+	return &borgpb.Op{Op: &borgpb.Op_Reports{Reports: &borgpb.Reports{Machines: []*borgpb.MachineReport{mr}}}}
 }
 
 // fit asks where a task would fit.

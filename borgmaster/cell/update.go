@@ -35,6 +35,9 @@ type Update struct {
 	// first. Derived.
 	chosen  []uint32
 	watched []watched
+	// The canaryNs of the window at whose end the canaries' machines were asked; zero:
+	// none has ended. Derived.
+	askedNs int64
 }
 
 // UID of the update.
@@ -93,7 +96,9 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 	if r == nil {
 		r = c.checkLinks(spec.Proto, j.latest().Proto)
 	}
-	if r == nil && !spec.same(j.latest()) {
+	// The same spec again goes on with an update that did not reach all.
+	changes := r == nil && (!spec.same(j.latest()) || j.outdated())
+	if changes {
 		if r = c.checkSpecBounds(j.key.User, spec); r == nil {
 			r = c.checkJobQuota(j.key, j, spec, size+spec.Proto.Update.GetSurge())
 		}
@@ -126,7 +131,7 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 		j.keep(said)
 		c.countBytesOf(j.key.User, false, j.stateBytes()-was)
 		c.dirty(j)
-		if !spec.same(j.latest()) {
+		if changes {
 			c.startUpdate(j, spec)
 			res.UpdateUid = j.update.uid.String()
 		}
@@ -283,8 +288,10 @@ func (c *Cell) roll(j *Job) {
 	var memo changeMemo
 	if u.canarying() {
 		c.rollCanaries(u, j.latest(), &memo)
-		c.shutGate(u)
-		return
+		if !c.promoteIfWell(j) {
+			c.shutGate(u)
+			return
+		}
 	}
 	all := c.rollRest(u, j.latest(), &memo)
 	c.shutGate(u)

@@ -193,19 +193,23 @@ func (l *loader) rollout(d *decoder, u *Update) error {
 	return nil
 }
 
-// upSince writes since when a copy is watched, if it is.
-func (e *encoder) upSince(ns int64) {
-	if ns != 0 {
+// watched writes since when a copy is watched and when it was last known to be well, if
+// it is watched or was as a canary.
+func (e *encoder) watched(p *Copy) {
+	if p.upNs() != 0 || p.wellNs() != 0 {
 		e.byte(tagUpSince)
-		e.int(ns)
+		e.int(p.few.upNs)
+		e.int(p.few.wellNs)
 	}
 }
 
-func (l *loader) upSince(d *decoder, p *Copy) error {
+func (l *loader) watched(d *decoder, p *Copy) error {
 	if l.c.format < FormatUpdates || !d.tagged(tagUpSince) {
 		return nil
 	}
-	if p.rare().upNs = d.int(); p.few.upNs <= 0 || p.few.upNs > maxTimeNs {
+	few := p.rare()
+	few.upNs, few.wellNs = d.int(), d.int()
+	if min(few.upNs, few.wellNs) < 0 || max(few.upNs, few.wellNs) > maxTimeNs || few.upNs == 0 && few.wellNs == 0 {
 		return errOdd
 	}
 	return nil

@@ -61,6 +61,10 @@ func Compare(now int64, c *cell.Cell, m *cell.Machine, sent *borgrpc.PollRequest
 		switch {
 		case p == nil && !ahead && (!terminal(t.State) || !remembers(c, id, t)):
 			cmp.unknown(t)
+		case p != nil && c.Attests(p, t, known.sentNs):
+			t = proto.CloneOf(t)
+			t.AsOfNs = known.sentNs
+			cmp.tell(now, id, t, told, known.told)
 		case p != nil && (differs(p, t) || readdressed(c, p, t)):
 			cmp.tell(now, id, t, told, known.told)
 		}
@@ -99,8 +103,8 @@ func (cmp *Comparison) unknown(t *borgpb.TaskReport) {
 
 // tell reports a difference unless the same was reported a moment ago.
 func (cmp *Comparison) tell(now int64, id cell.CopyID, t *borgpb.TaskReport, before, after map[cell.CopyID]telling) {
-	say := telling{state: t.State, restarts: t.Restarts, pid: t.Pid, addr: t.Addr}
-	if old, ok := before[id]; ok && old.state == say.state && old.restarts == say.restarts && old.pid == say.pid && old.addr == say.addr {
+	say := telling{state: t.State, restarts: t.Restarts, pid: t.Pid, addr: t.Addr, attests: t.AsOfNs != 0}
+	if old, ok := before[id]; ok && old.state == say.state && old.restarts == say.restarts && old.pid == say.pid && old.addr == say.addr && old.attests == say.attests {
 		say.untilNs, say.times = old.untilNs, old.times
 	}
 	if now >= say.untilNs && !mutant.Planted(mutant.ReportedOnce) || say.times == 0 {

@@ -41,6 +41,7 @@ func (s *Station) Ask(p Poll) (addr string, req *borgrpc.PollRequest) {
 	s.cfg.Log.View(func(c *cell.Cell) {
 		if m := c.Machine(p.Machine); m != nil {
 			addr, req = m.Addr(), p.known.request(c, m, s.cfg.CellName, s.cfg.Core.Replica)
+			p.known.sentNs = c.TimeNs()
 		}
 	})
 	if req == nil {

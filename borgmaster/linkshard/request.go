@@ -37,6 +37,8 @@ type Known struct {
 	basis basis
 	// When it was last seen to be at rest.
 	rested rested
+	// Cell time when the last request was made.
+	sentNs int64
 	// Counts the requests that were made anew, and not repeated.
 	asked uint64
 }
@@ -47,6 +49,7 @@ type telling struct {
 	restarts uint32
 	pid      int64
 	addr     string
+	attests  bool
 	// Until when it is not sent again, and how often it was.
 	untilNs int64
 	times   uint

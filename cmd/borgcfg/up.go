@@ -101,6 +101,11 @@ func (s *session) planJob(m *client.Client, st *step) error {
 		st.note = "unchanged and finished (to run it again: --again)"
 	case dead:
 		st.action = create
+	case same && underWay(resp.Update):
+		st.note = "unchanged, and its update is under way"
+	case same && resp.Update.GetStatus().GetOld() > 0:
+		// The update to it did not reach all.
+		st.action = change
 	case same:
 		st.note = "unchanged"
 	case st.Job.Kind != resp.Job.GetSpec().GetKind():

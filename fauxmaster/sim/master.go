@@ -171,7 +171,7 @@ func (m *masterSide) applied(e borgmaster.CommittedEntry, events []cell.Event) {
 			m.step(duty.MachineGone{Name: ev.Machine})
 		}
 	}
-	if concerned := linkshard.Concerned(events); len(concerned) > 0 {
+	if concerned := append(linkshard.Concerned(events), m.r.cell.Asked()...); len(concerned) > 0 {
 		m.station.TakeNotes(linkshard.Notes{Changed: concerned})
 	}
 	m.r.after(0, m.carryOut)

@@ -91,6 +91,14 @@ func (w *World) unsettled() string {
 			return fmt.Sprintf("the update of %v rolls", j.Key())
 		}
 	}
+	for j := range c.Jobs() {
+		// Who was out of reach when an update passed gets the new version after it.
+		st := c.UpdateProto(j).GetStatus()
+		ended := st.GetState() == borgpb.UpdateState_UPDATE_STATE_DONE || st.GetState() == borgpb.UpdateState_UPDATE_STATE_ROLLED_BACK
+		if ended && st.GetSkipped() == 0 && st.GetOld() > 0 {
+			return fmt.Sprintf("%d tasks of %v run an old version, and its update has ended", st.GetOld(), j.Key())
+		}
+	}
 	if under := w.truth.underReserved(); under != "" {
 		return fmt.Sprintf("%s reserves less than it uses", under)
 	}

@@ -887,6 +887,11 @@ type TaskReport struct {
 	// healthy, or could not be started. A service is started again later and later, and
 	// the cell moves it. Since format 11.
 	Failures uint32 `protobuf:"varint,560,opt,name=failures,proto3" json:"failures,omitempty"`
+	// Cell time that the master knew when it sent the poll that this answers: the task
+	// still ran then. Nanoseconds; zero: nobody waits to hear so.
+	AsOfNs int64 `protobuf:"varint,740,opt,name=as_of_ns,json=asOfNs,proto3" json:"as_of_ns,omitempty"`
+	// A health check of it fails or has not passed yet, or it is not ready.
+	Unwell bool `protobuf:"varint,741,opt,name=unwell,proto3" json:"unwell,omitempty"`
 	// With LOST: the copy was not started because others hold a port that it was granted.
 	// Those ports first, then others of the machine's range that are held; at most 64. The
 	// cell grants none of them there for ten minutes. Since format 12.
@@ -1010,6 +1015,20 @@ func (x *TaskReport) GetFailures() uint32 {
 		return x.Failures
 	}
 	return 0
+}
+
+func (x *TaskReport) GetAsOfNs() int64 {
+	if x != nil {
+		return x.AsOfNs
+	}
+	return 0
+}
+
+func (x *TaskReport) GetUnwell() bool {
+	if x != nil {
+		return x.Unwell
+	}
+	return false
 }
 
 func (x *TaskReport) GetHeldPorts() []*HeldPort {
@@ -1231,7 +1250,7 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\x03job\x18\x02 \x01(\tR\x03job\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x17\n" +
 	"\await_ns\x18\x04 \x01(\x03R\x06waitNs\x12\x17\n" +
-	"\x06volume\x18\xa6\x04 \x01(\tR\x06volume\"\x92\x03\n" +
+	"\x06volume\x18\xa6\x04 \x01(\tR\x06volume\"\xc6\x03\n" +
 	"\n" +
 	"TaskReport\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
@@ -1247,7 +1266,9 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\tshim_lost\x18\n" +
 	" \x01(\bR\bshimLost\x12\x13\n" +
 	"\x04addr\x18\xcc\x03 \x01(\tR\x04addr\x12\x1b\n" +
-	"\bfailures\x18\xb0\x04 \x01(\rR\bfailures\x12.\n" +
+	"\bfailures\x18\xb0\x04 \x01(\rR\bfailures\x12\x19\n" +
+	"\bas_of_ns\x18\xe4\x05 \x01(\x03R\x06asOfNs\x12\x17\n" +
+	"\x06unwell\x18\xe5\x05 \x01(\bR\x06unwell\x12.\n" +
 	"\n" +
 	"held_ports\x18\xa3\x06 \x03(\v2\x0e.borg.HeldPortR\theldPorts\x12\x1c\n" +
 	"\toom_kills\x18\xa9\x06 \x01(\rR\boomKills\"\xb7\x02\n" +

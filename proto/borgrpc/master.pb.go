@@ -4151,7 +4151,10 @@ type FollowResponse struct {
 	// Epoch of the cell, see borg.CheckpointHeader; with records_end.
 	Epoch uint64 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// In log order, the first behind index.
-	Entries       []*CommittedEntry `protobuf:"bytes,6,rep,name=entries,proto3" json:"entries,omitempty"`
+	Entries []*CommittedEntry `protobuf:"bytes,6,rep,name=entries,proto3" json:"entries,omitempty"`
+	// Machines that are silent now and not down yet, in place of those told before;
+	// absent: as told before. The log does not have them.
+	Silent        *SilentMachines `protobuf:"bytes,742,opt,name=silent,proto3" json:"silent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4228,6 +4231,59 @@ func (x *FollowResponse) GetEntries() []*CommittedEntry {
 	return nil
 }
 
+func (x *FollowResponse) GetSilent() *SilentMachines {
+	if x != nil {
+		return x.Silent
+	}
+	return nil
+}
+
+// SilentMachines have not answered for some seconds.
+type SilentMachines struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By name; empty: none is silent.
+	Names         []string `protobuf:"bytes,743,rep,name=names,proto3" json:"names,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SilentMachines) Reset() {
+	*x = SilentMachines{}
+	mi := &file_borgrpc_master_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SilentMachines) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SilentMachines) ProtoMessage() {}
+
+func (x *SilentMachines) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SilentMachines.ProtoReflect.Descriptor instead.
+func (*SilentMachines) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *SilentMachines) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
 // Record is one object of the cell in its own fixed field encoding.
 type Record struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4241,7 +4297,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_borgrpc_master_proto_msgTypes[51]
+	mi := &file_borgrpc_master_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4253,7 +4309,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[51]
+	mi := &file_borgrpc_master_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4266,7 +4322,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{51}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Record) GetKey() []byte {
@@ -4298,7 +4354,7 @@ type CommittedEntry struct {
 
 func (x *CommittedEntry) Reset() {
 	*x = CommittedEntry{}
-	mi := &file_borgrpc_master_proto_msgTypes[52]
+	mi := &file_borgrpc_master_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4310,7 +4366,7 @@ func (x *CommittedEntry) String() string {
 func (*CommittedEntry) ProtoMessage() {}
 
 func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[52]
+	mi := &file_borgrpc_master_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4323,7 +4379,7 @@ func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommittedEntry.ProtoReflect.Descriptor instead.
 func (*CommittedEntry) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{52}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *CommittedEntry) GetIndex() uint64 {
@@ -4358,7 +4414,7 @@ type AssignRequest struct {
 
 func (x *AssignRequest) Reset() {
 	*x = AssignRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[53]
+	mi := &file_borgrpc_master_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4370,7 +4426,7 @@ func (x *AssignRequest) String() string {
 func (*AssignRequest) ProtoMessage() {}
 
 func (x *AssignRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[53]
+	mi := &file_borgrpc_master_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4383,7 +4439,7 @@ func (x *AssignRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignRequest.ProtoReflect.Descriptor instead.
 func (*AssignRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{53}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *AssignRequest) GetAssign() *borgpb.Assign {
@@ -4404,7 +4460,7 @@ type AssignResponse struct {
 
 func (x *AssignResponse) Reset() {
 	*x = AssignResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[54]
+	mi := &file_borgrpc_master_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4416,7 +4472,7 @@ func (x *AssignResponse) String() string {
 func (*AssignResponse) ProtoMessage() {}
 
 func (x *AssignResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[54]
+	mi := &file_borgrpc_master_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4429,7 +4485,7 @@ func (x *AssignResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignResponse.ProtoReflect.Descriptor instead.
 func (*AssignResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{54}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *AssignResponse) GetResult() *borgpb.Result {
@@ -4450,7 +4506,7 @@ type MoveTasksRequest struct {
 
 func (x *MoveTasksRequest) Reset() {
 	*x = MoveTasksRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[55]
+	mi := &file_borgrpc_master_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4462,7 +4518,7 @@ func (x *MoveTasksRequest) String() string {
 func (*MoveTasksRequest) ProtoMessage() {}
 
 func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[55]
+	mi := &file_borgrpc_master_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4475,7 +4531,7 @@ func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksRequest.ProtoReflect.Descriptor instead.
 func (*MoveTasksRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{55}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *MoveTasksRequest) GetMove() *borgpb.MoveTasks {
@@ -4496,7 +4552,7 @@ type MoveTasksResponse struct {
 
 func (x *MoveTasksResponse) Reset() {
 	*x = MoveTasksResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[56]
+	mi := &file_borgrpc_master_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4508,7 +4564,7 @@ func (x *MoveTasksResponse) String() string {
 func (*MoveTasksResponse) ProtoMessage() {}
 
 func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[56]
+	mi := &file_borgrpc_master_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4521,7 +4577,7 @@ func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksResponse.ProtoReflect.Descriptor instead.
 func (*MoveTasksResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{56}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *MoveTasksResponse) GetResult() *borgpb.Result {
@@ -4546,7 +4602,7 @@ type CheckDrainRequest struct {
 
 func (x *CheckDrainRequest) Reset() {
 	*x = CheckDrainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[57]
+	mi := &file_borgrpc_master_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4558,7 +4614,7 @@ func (x *CheckDrainRequest) String() string {
 func (*CheckDrainRequest) ProtoMessage() {}
 
 func (x *CheckDrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[57]
+	mi := &file_borgrpc_master_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4571,7 +4627,7 @@ func (x *CheckDrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDrainRequest.ProtoReflect.Descriptor instead.
 func (*CheckDrainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{57}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *CheckDrainRequest) GetMachines() []string {
@@ -4606,7 +4662,7 @@ type CheckDrainResponse struct {
 
 func (x *CheckDrainResponse) Reset() {
 	*x = CheckDrainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[58]
+	mi := &file_borgrpc_master_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4618,7 +4674,7 @@ func (x *CheckDrainResponse) String() string {
 func (*CheckDrainResponse) ProtoMessage() {}
 
 func (x *CheckDrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[58]
+	mi := &file_borgrpc_master_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4631,7 +4687,7 @@ func (x *CheckDrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDrainResponse.ProtoReflect.Descriptor instead.
 func (*CheckDrainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{58}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *CheckDrainResponse) GetAnswer() *SafeToDrainResponse {
@@ -4658,7 +4714,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[59]
+	mi := &file_borgrpc_master_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4670,7 +4726,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[59]
+	mi := &file_borgrpc_master_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4683,7 +4739,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{59}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ExplainRequest) GetUser() string {
@@ -4725,7 +4781,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[60]
+	mi := &file_borgrpc_master_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4737,7 +4793,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[60]
+	mi := &file_borgrpc_master_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4750,7 +4806,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{60}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ExplainResponse) GetWhy() *WhyResponse {
@@ -4809,7 +4865,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[61]
+	mi := &file_borgrpc_master_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4821,7 +4877,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[61]
+	mi := &file_borgrpc_master_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4834,7 +4890,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{61}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ReportRequest) GetReplica() uint64 {
@@ -4956,7 +5012,7 @@ type MachineUsage struct {
 
 func (x *MachineUsage) Reset() {
 	*x = MachineUsage{}
-	mi := &file_borgrpc_master_proto_msgTypes[62]
+	mi := &file_borgrpc_master_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4968,7 +5024,7 @@ func (x *MachineUsage) String() string {
 func (*MachineUsage) ProtoMessage() {}
 
 func (x *MachineUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[62]
+	mi := &file_borgrpc_master_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4981,7 +5037,7 @@ func (x *MachineUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineUsage.ProtoReflect.Descriptor instead.
 func (*MachineUsage) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{62}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *MachineUsage) GetMachine() string {
@@ -5032,7 +5088,7 @@ type VolumeUse struct {
 
 func (x *VolumeUse) Reset() {
 	*x = VolumeUse{}
-	mi := &file_borgrpc_master_proto_msgTypes[63]
+	mi := &file_borgrpc_master_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5044,7 +5100,7 @@ func (x *VolumeUse) String() string {
 func (*VolumeUse) ProtoMessage() {}
 
 func (x *VolumeUse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[63]
+	mi := &file_borgrpc_master_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5057,7 +5113,7 @@ func (x *VolumeUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeUse.ProtoReflect.Descriptor instead.
 func (*VolumeUse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{63}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *VolumeUse) GetName() *borgpb.VolumeName {
@@ -5090,7 +5146,7 @@ type AllocUse struct {
 
 func (x *AllocUse) Reset() {
 	*x = AllocUse{}
-	mi := &file_borgrpc_master_proto_msgTypes[64]
+	mi := &file_borgrpc_master_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5102,7 +5158,7 @@ func (x *AllocUse) String() string {
 func (*AllocUse) ProtoMessage() {}
 
 func (x *AllocUse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[64]
+	mi := &file_borgrpc_master_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5115,7 +5171,7 @@ func (x *AllocUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocUse.ProtoReflect.Descriptor instead.
 func (*AllocUse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{64}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *AllocUse) GetAlloc() string {
@@ -5158,7 +5214,7 @@ type CopyUsage struct {
 
 func (x *CopyUsage) Reset() {
 	*x = CopyUsage{}
-	mi := &file_borgrpc_master_proto_msgTypes[65]
+	mi := &file_borgrpc_master_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5170,7 +5226,7 @@ func (x *CopyUsage) String() string {
 func (*CopyUsage) ProtoMessage() {}
 
 func (x *CopyUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[65]
+	mi := &file_borgrpc_master_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5183,7 +5239,7 @@ func (x *CopyUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyUsage.ProtoReflect.Descriptor instead.
 func (*CopyUsage) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{65}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *CopyUsage) GetJobUid() string {
@@ -5246,7 +5302,7 @@ type Contact struct {
 
 func (x *Contact) Reset() {
 	*x = Contact{}
-	mi := &file_borgrpc_master_proto_msgTypes[66]
+	mi := &file_borgrpc_master_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5258,7 +5314,7 @@ func (x *Contact) String() string {
 func (*Contact) ProtoMessage() {}
 
 func (x *Contact) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[66]
+	mi := &file_borgrpc_master_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5271,7 +5327,7 @@ func (x *Contact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contact.ProtoReflect.Descriptor instead.
 func (*Contact) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{66}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Contact) GetMachine() string {
@@ -5338,7 +5394,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[67]
+	mi := &file_borgrpc_master_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5350,7 +5406,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[67]
+	mi := &file_borgrpc_master_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5363,7 +5419,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{67}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ReportResponse) GetResult() *borgpb.Result {
@@ -5423,7 +5479,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[68]
+	mi := &file_borgrpc_master_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5435,7 +5491,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[68]
+	mi := &file_borgrpc_master_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5448,7 +5504,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{68}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ProbeRequest) GetMachine() string {
@@ -5485,7 +5541,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[69]
+	mi := &file_borgrpc_master_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5497,7 +5553,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[69]
+	mi := &file_borgrpc_master_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5510,7 +5566,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{69}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ProbeResponse) GetReached() bool {
@@ -5546,7 +5602,7 @@ type ListVolumesRequest struct {
 
 func (x *ListVolumesRequest) Reset() {
 	*x = ListVolumesRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[70]
+	mi := &file_borgrpc_master_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5558,7 +5614,7 @@ func (x *ListVolumesRequest) String() string {
 func (*ListVolumesRequest) ProtoMessage() {}
 
 func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[70]
+	mi := &file_borgrpc_master_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5571,7 +5627,7 @@ func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesRequest.ProtoReflect.Descriptor instead.
 func (*ListVolumesRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{70}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ListVolumesRequest) GetMachine() string {
@@ -5624,7 +5680,7 @@ type ListVolumesResponse struct {
 
 func (x *ListVolumesResponse) Reset() {
 	*x = ListVolumesResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[71]
+	mi := &file_borgrpc_master_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5636,7 +5692,7 @@ func (x *ListVolumesResponse) String() string {
 func (*ListVolumesResponse) ProtoMessage() {}
 
 func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[71]
+	mi := &file_borgrpc_master_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5649,7 +5705,7 @@ func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesResponse.ProtoReflect.Descriptor instead.
 func (*ListVolumesResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{71}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ListVolumesResponse) GetVolumes() []*borgpb.VolumeStatus {
@@ -5682,7 +5738,7 @@ type ExamineRequest struct {
 
 func (x *ExamineRequest) Reset() {
 	*x = ExamineRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[72]
+	mi := &file_borgrpc_master_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5694,7 +5750,7 @@ func (x *ExamineRequest) String() string {
 func (*ExamineRequest) ProtoMessage() {}
 
 func (x *ExamineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[72]
+	mi := &file_borgrpc_master_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5707,7 +5763,7 @@ func (x *ExamineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExamineRequest.ProtoReflect.Descriptor instead.
 func (*ExamineRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{72}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{73}
 }
 
 // ExamineResponse is what is wrong, the worst first.
@@ -5725,7 +5781,7 @@ type ExamineResponse struct {
 
 func (x *ExamineResponse) Reset() {
 	*x = ExamineResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[73]
+	mi := &file_borgrpc_master_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5737,7 +5793,7 @@ func (x *ExamineResponse) String() string {
 func (*ExamineResponse) ProtoMessage() {}
 
 func (x *ExamineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[73]
+	mi := &file_borgrpc_master_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5750,7 +5806,7 @@ func (x *ExamineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExamineResponse.ProtoReflect.Descriptor instead.
 func (*ExamineResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{73}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ExamineResponse) GetReplica() uint64 {
@@ -5789,7 +5845,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_borgrpc_master_proto_msgTypes[74]
+	mi := &file_borgrpc_master_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5801,7 +5857,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[74]
+	mi := &file_borgrpc_master_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5814,7 +5870,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{74}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Finding) GetSeverity() Severity {
@@ -6164,7 +6220,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x06offset\x18\x06 \x01(\x03R\x06offset\"C\n" +
 	"\rFollowRequest\x12\x1c\n" +
 	"\tscheduler\x18\x01 \x01(\tR\tscheduler\x12\x14\n" +
-	"\x05build\x18\x02 \x01(\tR\x05build\"\xd4\x01\n" +
+	"\x05build\x18\x02 \x01(\tR\x05build\"\x86\x02\n" +
 	"\x0eFollowResponse\x12)\n" +
 	"\arecords\x18\x01 \x03(\v2\x0f.borgrpc.RecordR\arecords\x12\x1f\n" +
 	"\vrecords_end\x18\x02 \x01(\bR\n" +
@@ -6172,7 +6228,10 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x17\n" +
 	"\acell_id\x18\x04 \x01(\tR\x06cellId\x12\x14\n" +
 	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\x121\n" +
-	"\aentries\x18\x06 \x03(\v2\x17.borgrpc.CommittedEntryR\aentries\"0\n" +
+	"\aentries\x18\x06 \x03(\v2\x17.borgrpc.CommittedEntryR\aentries\x120\n" +
+	"\x06silent\x18\xe6\x05 \x01(\v2\x17.borgrpc.SilentMachinesR\x06silent\"'\n" +
+	"\x0eSilentMachines\x12\x15\n" +
+	"\x05names\x18\xe7\x05 \x03(\tR\x05names\"0\n" +
 	"\x06Record\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\"N\n" +
@@ -6341,7 +6400,7 @@ func file_borgrpc_master_proto_rawDescGZIP() []byte {
 }
 
 var file_borgrpc_master_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 79)
+var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 80)
 var file_borgrpc_master_proto_goTypes = []any{
 	(ReadMode)(0),                       // 0: borgrpc.ReadMode
 	(LogStream)(0),                      // 1: borgrpc.LogStream
@@ -6397,86 +6456,87 @@ var file_borgrpc_master_proto_goTypes = []any{
 	(*LogsResponse)(nil),                // 51: borgrpc.LogsResponse
 	(*FollowRequest)(nil),               // 52: borgrpc.FollowRequest
 	(*FollowResponse)(nil),              // 53: borgrpc.FollowResponse
-	(*Record)(nil),                      // 54: borgrpc.Record
-	(*CommittedEntry)(nil),              // 55: borgrpc.CommittedEntry
-	(*AssignRequest)(nil),               // 56: borgrpc.AssignRequest
-	(*AssignResponse)(nil),              // 57: borgrpc.AssignResponse
-	(*MoveTasksRequest)(nil),            // 58: borgrpc.MoveTasksRequest
-	(*MoveTasksResponse)(nil),           // 59: borgrpc.MoveTasksResponse
-	(*CheckDrainRequest)(nil),           // 60: borgrpc.CheckDrainRequest
-	(*CheckDrainResponse)(nil),          // 61: borgrpc.CheckDrainResponse
-	(*ExplainRequest)(nil),              // 62: borgrpc.ExplainRequest
-	(*ExplainResponse)(nil),             // 63: borgrpc.ExplainResponse
-	(*ReportRequest)(nil),               // 64: borgrpc.ReportRequest
-	(*MachineUsage)(nil),                // 65: borgrpc.MachineUsage
-	(*VolumeUse)(nil),                   // 66: borgrpc.VolumeUse
-	(*AllocUse)(nil),                    // 67: borgrpc.AllocUse
-	(*CopyUsage)(nil),                   // 68: borgrpc.CopyUsage
-	(*Contact)(nil),                     // 69: borgrpc.Contact
-	(*ReportResponse)(nil),              // 70: borgrpc.ReportResponse
-	(*ProbeRequest)(nil),                // 71: borgrpc.ProbeRequest
-	(*ProbeResponse)(nil),               // 72: borgrpc.ProbeResponse
-	(*ListVolumesRequest)(nil),          // 73: borgrpc.ListVolumesRequest
-	(*ListVolumesResponse)(nil),         // 74: borgrpc.ListVolumesResponse
-	(*ExamineRequest)(nil),              // 75: borgrpc.ExamineRequest
-	(*ExamineResponse)(nil),             // 76: borgrpc.ExamineResponse
-	(*Finding)(nil),                     // 77: borgrpc.Finding
-	nil,                                 // 78: borgrpc.Given.LabelsEntry
-	nil,                                 // 79: borgrpc.Given.AnnotationsEntry
-	nil,                                 // 80: borgrpc.AddMachineRequest.LabelsEntry
-	nil,                                 // 81: borgrpc.AddMachineRequest.AttributesEntry
-	(*borgpb.Op)(nil),                   // 82: borg.Op
-	(*borgpb.Result)(nil),               // 83: borg.Result
-	(*borgpb.Member)(nil),               // 84: borg.Member
-	(*borgpb.Job)(nil),                  // 85: borg.Job
-	(*borgpb.Update)(nil),               // 86: borg.Update
-	(*borgpb.Task)(nil),                 // 87: borg.Task
-	(*borgpb.AllocSet)(nil),             // 88: borg.AllocSet
-	(*borgpb.Alloc)(nil),                // 89: borg.Alloc
-	(*borgpb.Machine)(nil),              // 90: borg.Machine
-	(borgpb.Band)(0),                    // 91: borg.Band
-	(*borgpb.LabelPolicy)(nil),          // 92: borg.LabelPolicy
-	(borgpb.StateMeasure)(0),            // 93: borg.StateMeasure
-	(borgpb.Labelled)(0),                // 94: borg.Labelled
-	(*borgpb.Resources)(nil),            // 95: borg.Resources
-	(*borgpb.DrainBlocker)(nil),         // 96: borg.DrainBlocker
-	(*borgpb.Event)(nil),                // 97: borg.Event
-	(*borgpb.Assign)(nil),               // 98: borg.Assign
-	(*borgpb.MoveTasks)(nil),            // 99: borg.MoveTasks
-	(*borgpb.Reports)(nil),              // 100: borg.Reports
-	(*borgpb.MachineReport)(nil),        // 101: borg.MachineReport
-	(*borgpb.HearMachines)(nil),         // 102: borg.HearMachines
-	(*borgpb.VolumeName)(nil),           // 103: borg.VolumeName
-	(*borgpb.SetMachine)(nil),           // 104: borg.SetMachine
-	(*borgpb.VolumeStatus)(nil),         // 105: borg.VolumeStatus
+	(*SilentMachines)(nil),              // 54: borgrpc.SilentMachines
+	(*Record)(nil),                      // 55: borgrpc.Record
+	(*CommittedEntry)(nil),              // 56: borgrpc.CommittedEntry
+	(*AssignRequest)(nil),               // 57: borgrpc.AssignRequest
+	(*AssignResponse)(nil),              // 58: borgrpc.AssignResponse
+	(*MoveTasksRequest)(nil),            // 59: borgrpc.MoveTasksRequest
+	(*MoveTasksResponse)(nil),           // 60: borgrpc.MoveTasksResponse
+	(*CheckDrainRequest)(nil),           // 61: borgrpc.CheckDrainRequest
+	(*CheckDrainResponse)(nil),          // 62: borgrpc.CheckDrainResponse
+	(*ExplainRequest)(nil),              // 63: borgrpc.ExplainRequest
+	(*ExplainResponse)(nil),             // 64: borgrpc.ExplainResponse
+	(*ReportRequest)(nil),               // 65: borgrpc.ReportRequest
+	(*MachineUsage)(nil),                // 66: borgrpc.MachineUsage
+	(*VolumeUse)(nil),                   // 67: borgrpc.VolumeUse
+	(*AllocUse)(nil),                    // 68: borgrpc.AllocUse
+	(*CopyUsage)(nil),                   // 69: borgrpc.CopyUsage
+	(*Contact)(nil),                     // 70: borgrpc.Contact
+	(*ReportResponse)(nil),              // 71: borgrpc.ReportResponse
+	(*ProbeRequest)(nil),                // 72: borgrpc.ProbeRequest
+	(*ProbeResponse)(nil),               // 73: borgrpc.ProbeResponse
+	(*ListVolumesRequest)(nil),          // 74: borgrpc.ListVolumesRequest
+	(*ListVolumesResponse)(nil),         // 75: borgrpc.ListVolumesResponse
+	(*ExamineRequest)(nil),              // 76: borgrpc.ExamineRequest
+	(*ExamineResponse)(nil),             // 77: borgrpc.ExamineResponse
+	(*Finding)(nil),                     // 78: borgrpc.Finding
+	nil,                                 // 79: borgrpc.Given.LabelsEntry
+	nil,                                 // 80: borgrpc.Given.AnnotationsEntry
+	nil,                                 // 81: borgrpc.AddMachineRequest.LabelsEntry
+	nil,                                 // 82: borgrpc.AddMachineRequest.AttributesEntry
+	(*borgpb.Op)(nil),                   // 83: borg.Op
+	(*borgpb.Result)(nil),               // 84: borg.Result
+	(*borgpb.Member)(nil),               // 85: borg.Member
+	(*borgpb.Job)(nil),                  // 86: borg.Job
+	(*borgpb.Update)(nil),               // 87: borg.Update
+	(*borgpb.Task)(nil),                 // 88: borg.Task
+	(*borgpb.AllocSet)(nil),             // 89: borg.AllocSet
+	(*borgpb.Alloc)(nil),                // 90: borg.Alloc
+	(*borgpb.Machine)(nil),              // 91: borg.Machine
+	(borgpb.Band)(0),                    // 92: borg.Band
+	(*borgpb.LabelPolicy)(nil),          // 93: borg.LabelPolicy
+	(borgpb.StateMeasure)(0),            // 94: borg.StateMeasure
+	(borgpb.Labelled)(0),                // 95: borg.Labelled
+	(*borgpb.Resources)(nil),            // 96: borg.Resources
+	(*borgpb.DrainBlocker)(nil),         // 97: borg.DrainBlocker
+	(*borgpb.Event)(nil),                // 98: borg.Event
+	(*borgpb.Assign)(nil),               // 99: borg.Assign
+	(*borgpb.MoveTasks)(nil),            // 100: borg.MoveTasks
+	(*borgpb.Reports)(nil),              // 101: borg.Reports
+	(*borgpb.MachineReport)(nil),        // 102: borg.MachineReport
+	(*borgpb.HearMachines)(nil),         // 103: borg.HearMachines
+	(*borgpb.VolumeName)(nil),           // 104: borg.VolumeName
+	(*borgpb.SetMachine)(nil),           // 105: borg.SetMachine
+	(*borgpb.VolumeStatus)(nil),         // 106: borg.VolumeStatus
 }
 var file_borgrpc_master_proto_depIdxs = []int32{
-	82,  // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
-	83,  // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
-	84,  // 2: borgrpc.MutateResponse.elected:type_name -> borg.Member
-	84,  // 3: borgrpc.GetCellResponse.members:type_name -> borg.Member
+	83,  // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
+	84,  // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
+	85,  // 2: borgrpc.MutateResponse.elected:type_name -> borg.Member
+	85,  // 3: borgrpc.GetCellResponse.members:type_name -> borg.Member
 	7,   // 4: borgrpc.GetCellResponse.reach:type_name -> borgrpc.Reach
 	8,   // 5: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
 	0,   // 6: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
-	85,  // 7: borgrpc.GetJobResponse.job:type_name -> borg.Job
-	86,  // 8: borgrpc.GetJobResponse.update:type_name -> borg.Update
+	86,  // 7: borgrpc.GetJobResponse.job:type_name -> borg.Job
+	87,  // 8: borgrpc.GetJobResponse.update:type_name -> borg.Update
 	11,  // 9: borgrpc.GetJobResponse.given:type_name -> borgrpc.Given
-	78,  // 10: borgrpc.Given.labels:type_name -> borgrpc.Given.LabelsEntry
-	79,  // 11: borgrpc.Given.annotations:type_name -> borgrpc.Given.AnnotationsEntry
+	79,  // 10: borgrpc.Given.labels:type_name -> borgrpc.Given.LabelsEntry
+	80,  // 11: borgrpc.Given.annotations:type_name -> borgrpc.Given.AnnotationsEntry
 	0,   // 12: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
-	85,  // 13: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
+	86,  // 13: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
 	0,   // 14: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
-	87,  // 15: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
+	88,  // 15: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
 	0,   // 16: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
-	88,  // 17: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
-	89,  // 18: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
+	89,  // 17: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
+	90,  // 18: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
 	11,  // 19: borgrpc.ListAllocsResponse.given:type_name -> borgrpc.Given
 	0,   // 20: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	90,  // 21: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	91,  // 21: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
 	22,  // 22: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
-	91,  // 23: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
-	92,  // 24: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
-	92,  // 25: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
+	92,  // 23: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
+	93,  // 24: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
+	93,  // 25: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
 	31,  // 26: borgrpc.GetLabelPolicyResponse.breaches:type_name -> borgrpc.LabelBreach
 	32,  // 27: borgrpc.ListQuotasResponse.quotas:type_name -> borgrpc.QuotaUse
 	33,  // 28: borgrpc.ListQuotasResponse.bounds:type_name -> borgrpc.TaskBounds
@@ -6484,23 +6544,23 @@ var file_borgrpc_master_proto_depIdxs = []int32{
 	29,  // 30: borgrpc.ListQuotasResponse.shares:type_name -> borgrpc.StateShare
 	29,  // 31: borgrpc.ListQuotasResponse.cell:type_name -> borgrpc.StateShare
 	30,  // 32: borgrpc.StateShare.held:type_name -> borgrpc.StateHeld
-	93,  // 33: borgrpc.StateHeld.measure:type_name -> borg.StateMeasure
-	94,  // 34: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
-	91,  // 35: borgrpc.QuotaUse.band:type_name -> borg.Band
-	95,  // 36: borgrpc.QuotaUse.limit:type_name -> borg.Resources
-	95,  // 37: borgrpc.QuotaUse.used:type_name -> borg.Resources
-	95,  // 38: borgrpc.TaskBounds.min:type_name -> borg.Resources
-	95,  // 39: borgrpc.TaskBounds.default:type_name -> borg.Resources
-	95,  // 40: borgrpc.TaskBounds.max:type_name -> borg.Resources
-	91,  // 41: borgrpc.SoldBand.band:type_name -> borg.Band
-	95,  // 42: borgrpc.SoldBand.sold:type_name -> borg.Resources
-	95,  // 43: borgrpc.SoldBand.cell:type_name -> borg.Resources
-	80,  // 44: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	81,  // 45: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	83,  // 46: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	94,  // 33: borgrpc.StateHeld.measure:type_name -> borg.StateMeasure
+	95,  // 34: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
+	92,  // 35: borgrpc.QuotaUse.band:type_name -> borg.Band
+	96,  // 36: borgrpc.QuotaUse.limit:type_name -> borg.Resources
+	96,  // 37: borgrpc.QuotaUse.used:type_name -> borg.Resources
+	96,  // 38: borgrpc.TaskBounds.min:type_name -> borg.Resources
+	96,  // 39: borgrpc.TaskBounds.default:type_name -> borg.Resources
+	96,  // 40: borgrpc.TaskBounds.max:type_name -> borg.Resources
+	92,  // 41: borgrpc.SoldBand.band:type_name -> borg.Band
+	96,  // 42: borgrpc.SoldBand.sold:type_name -> borg.Resources
+	96,  // 43: borgrpc.SoldBand.cell:type_name -> borg.Resources
+	81,  // 44: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	82,  // 45: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	84,  // 46: borgrpc.AddMachineResponse.result:type_name -> borg.Result
 	39,  // 47: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
-	96,  // 48: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
-	87,  // 49: borgrpc.WhyResponse.task:type_name -> borg.Task
+	97,  // 48: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
+	88,  // 49: borgrpc.WhyResponse.task:type_name -> borg.Task
 	46,  // 50: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
 	47,  // 51: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
 	42,  // 52: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
@@ -6509,89 +6569,90 @@ var file_borgrpc_master_proto_depIdxs = []int32{
 	44,  // 55: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
 	45,  // 56: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
 	45,  // 57: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
-	97,  // 58: borgrpc.EventsResponse.events:type_name -> borg.Event
+	98,  // 58: borgrpc.EventsResponse.events:type_name -> borg.Event
 	1,   // 59: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
 	1,   // 60: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
-	54,  // 61: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
-	55,  // 62: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
-	98,  // 63: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	83,  // 64: borgrpc.AssignResponse.result:type_name -> borg.Result
-	99,  // 65: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
-	83,  // 66: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
-	38,  // 67: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
-	41,  // 68: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	100, // 69: borgrpc.ReportRequest.reports:type_name -> borg.Reports
-	69,  // 70: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	101, // 71: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	102, // 72: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
-	65,  // 73: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
-	68,  // 74: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
-	67,  // 75: borgrpc.MachineUsage.allocs:type_name -> borgrpc.AllocUse
-	66,  // 76: borgrpc.MachineUsage.volumes:type_name -> borgrpc.VolumeUse
-	103, // 77: borgrpc.VolumeUse.name:type_name -> borg.VolumeName
-	104, // 78: borgrpc.Contact.set:type_name -> borg.SetMachine
-	83,  // 79: borgrpc.ReportResponse.result:type_name -> borg.Result
-	7,   // 80: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
-	105, // 81: borgrpc.ListVolumesResponse.volumes:type_name -> borg.VolumeStatus
-	77,  // 82: borgrpc.ExamineResponse.findings:type_name -> borgrpc.Finding
-	2,   // 83: borgrpc.Finding.severity:type_name -> borgrpc.Severity
-	3,   // 84: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	3,   // 85: borgrpc.MasterService.Mutations:input_type -> borgrpc.MutateRequest
-	5,   // 86: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	9,   // 87: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	12,  // 88: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	14,  // 89: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	16,  // 90: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	18,  // 91: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	20,  // 92: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
-	25,  // 93: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
-	23,  // 94: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
-	27,  // 95: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
-	75,  // 96: borgrpc.MasterService.Examine:input_type -> borgrpc.ExamineRequest
-	73,  // 97: borgrpc.MasterService.ListVolumes:input_type -> borgrpc.ListVolumesRequest
-	35,  // 98: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	40,  // 99: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	37,  // 100: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
-	48,  // 101: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	50,  // 102: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	52,  // 103: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	56,  // 104: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	58,  // 105: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	62,  // 106: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	60,  // 107: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
-	64,  // 108: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	71,  // 109: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	4,   // 110: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	4,   // 111: borgrpc.MasterService.Mutations:output_type -> borgrpc.MutateResponse
-	6,   // 112: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	10,  // 113: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	13,  // 114: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	15,  // 115: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	17,  // 116: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	19,  // 117: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	21,  // 118: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
-	26,  // 119: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
-	24,  // 120: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
-	28,  // 121: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
-	76,  // 122: borgrpc.MasterService.Examine:output_type -> borgrpc.ExamineResponse
-	74,  // 123: borgrpc.MasterService.ListVolumes:output_type -> borgrpc.ListVolumesResponse
-	36,  // 124: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	41,  // 125: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	38,  // 126: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
-	49,  // 127: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	51,  // 128: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	53,  // 129: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	57,  // 130: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	59,  // 131: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	63,  // 132: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	61,  // 133: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
-	70,  // 134: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	72,  // 135: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	110, // [110:136] is the sub-list for method output_type
-	84,  // [84:110] is the sub-list for method input_type
-	84,  // [84:84] is the sub-list for extension type_name
-	84,  // [84:84] is the sub-list for extension extendee
-	0,   // [0:84] is the sub-list for field type_name
+	55,  // 61: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
+	56,  // 62: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
+	54,  // 63: borgrpc.FollowResponse.silent:type_name -> borgrpc.SilentMachines
+	99,  // 64: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	84,  // 65: borgrpc.AssignResponse.result:type_name -> borg.Result
+	100, // 66: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	84,  // 67: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	38,  // 68: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
+	41,  // 69: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
+	101, // 70: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	70,  // 71: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
+	102, // 72: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	103, // 73: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
+	66,  // 74: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
+	69,  // 75: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
+	68,  // 76: borgrpc.MachineUsage.allocs:type_name -> borgrpc.AllocUse
+	67,  // 77: borgrpc.MachineUsage.volumes:type_name -> borgrpc.VolumeUse
+	104, // 78: borgrpc.VolumeUse.name:type_name -> borg.VolumeName
+	105, // 79: borgrpc.Contact.set:type_name -> borg.SetMachine
+	84,  // 80: borgrpc.ReportResponse.result:type_name -> borg.Result
+	7,   // 81: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
+	106, // 82: borgrpc.ListVolumesResponse.volumes:type_name -> borg.VolumeStatus
+	78,  // 83: borgrpc.ExamineResponse.findings:type_name -> borgrpc.Finding
+	2,   // 84: borgrpc.Finding.severity:type_name -> borgrpc.Severity
+	3,   // 85: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	3,   // 86: borgrpc.MasterService.Mutations:input_type -> borgrpc.MutateRequest
+	5,   // 87: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	9,   // 88: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	12,  // 89: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	14,  // 90: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	16,  // 91: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	18,  // 92: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	20,  // 93: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
+	25,  // 94: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
+	23,  // 95: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
+	27,  // 96: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
+	76,  // 97: borgrpc.MasterService.Examine:input_type -> borgrpc.ExamineRequest
+	74,  // 98: borgrpc.MasterService.ListVolumes:input_type -> borgrpc.ListVolumesRequest
+	35,  // 99: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	40,  // 100: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	37,  // 101: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
+	48,  // 102: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	50,  // 103: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	52,  // 104: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	57,  // 105: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	59,  // 106: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	63,  // 107: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	61,  // 108: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
+	65,  // 109: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	72,  // 110: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	4,   // 111: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	4,   // 112: borgrpc.MasterService.Mutations:output_type -> borgrpc.MutateResponse
+	6,   // 113: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	10,  // 114: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	13,  // 115: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	15,  // 116: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	17,  // 117: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	19,  // 118: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	21,  // 119: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
+	26,  // 120: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
+	24,  // 121: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
+	28,  // 122: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
+	77,  // 123: borgrpc.MasterService.Examine:output_type -> borgrpc.ExamineResponse
+	75,  // 124: borgrpc.MasterService.ListVolumes:output_type -> borgrpc.ListVolumesResponse
+	36,  // 125: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	41,  // 126: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	38,  // 127: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
+	49,  // 128: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	51,  // 129: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	53,  // 130: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	58,  // 131: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	60,  // 132: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	64,  // 133: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	62,  // 134: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
+	71,  // 135: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	73,  // 136: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	111, // [111:137] is the sub-list for method output_type
+	85,  // [85:111] is the sub-list for method input_type
+	85,  // [85:85] is the sub-list for extension type_name
+	85,  // [85:85] is the sub-list for extension extendee
+	0,   // [0:85] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
@@ -6599,14 +6660,14 @@ func file_borgrpc_master_proto_init() {
 	if File_borgrpc_master_proto != nil {
 		return
 	}
-	file_borgrpc_master_proto_msgTypes[61].OneofWrappers = []any{}
+	file_borgrpc_master_proto_msgTypes[62].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_master_proto_rawDesc), len(file_borgrpc_master_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   79,
+			NumMessages:   80,
 			NumExtensions: 0,
 			NumServices:   4,
 		},
