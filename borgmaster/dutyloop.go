@@ -109,6 +109,16 @@ func (d *dutyLoop) Run(ctx context.Context) {
 	}
 }
 
+// silent names the machines that are silent and not down, while this replica is elected.
+func (d *dutyLoop) silent() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.term == 0 {
+		return nil
+	}
+	return d.core.Silent(d.m.cfg.MonotonicNs())
+}
+
 // follow begins or ends the duties with this replica's election, and tells
 // them what changed in the cell.
 func (d *dutyLoop) follow() {

@@ -2,6 +2,8 @@ package borgmaster
 
 import (
 	"context"
+	"slices"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -19,6 +21,8 @@ const (
 	followEntries = 256
 	// Schedulers that follow one master at most.
 	maxFollowers = 16
+	// A follower is told so often which machines are silent, if others are.
+	silentEvery = time.Second
 )
 
 // schedulingAPI serves SchedulingService; it answers only while this replica
@@ -50,10 +54,28 @@ func (a *schedulingAPI) Follow(req *borgrpc.FollowRequest, stream borgrpc.Schedu
 	defer m.followers.Add(-1)
 	m.cfg.Logger.Info("scheduler follows", "index", after, "scheduler", req.GetScheduler(), "build", req.GetBuild())
 	defer m.cfg.Logger.Info("scheduler no longer follows")
+	var silent []string
+	looks := true
+	look := time.NewTicker(silentEvery)
+	defer look.Stop()
 	for {
 		applied, changed := m.applied.Wait(), m.stateChanged.Wait()
 		if now := m.cfg.Log.State(); !now.Ready || now.Term != state.Term {
 			return notElected(now)
+		}
+		select {
+		case <-look.C:
+			looks = true
+		default:
+		}
+		if looks {
+			looks = false
+			if now := m.duty.silent(); !slices.Equal(now, silent) {
+				silent = now
+				if err := stream.Send(&borgrpc.FollowResponse{Silent: &borgrpc.SilentMachines{Names: now}}); err != nil {
+					return err
+				}
+			}
 		}
 		entries, ok := m.cfg.Log.Entries(after, followEntries)
 		if !ok {
@@ -68,6 +90,8 @@ func (a *schedulingAPI) Follow(req *borgrpc.FollowRequest, stream borgrpc.Schedu
 		select {
 		case <-applied:
 		case <-changed:
+		case <-look.C:
+			looks = true
 		case <-m.stopping:
 			return errStopping
 		case <-stream.Context().Done():

@@ -82,7 +82,7 @@ func (s *Scheduler) Explain(c *cell.Cell, key cell.JobKey, index uint32) (*Why, 
 	e.examine()
 	w.Machines = len(s.sites.walk)
 	w.Reasons = e.reasons()
-	if e.counts[cell.FitOK] == 0 {
+	if e.counts[cell.FitOK] == 0 && len(e.silent) == 0 {
 		w.Changes = e.changes()
 	}
 	w.Summary = e.summary() + e.staysWords() + e.movesWords()
@@ -169,6 +169,8 @@ type explanation struct {
 	fits  []cell.Fit
 	// counts is the number of machines by the first test that they failed.
 	counts [cell.NumFits]int
+	// silent are the machines that passed all tests and are silent: they are not in counts.
+	silent []string
 }
 
 func newExplanation(s *Scheduler, c *cell.Cell, l *line, index uint32) *explanation {
@@ -189,6 +191,12 @@ func (e *explanation) examine() {
 			at, fit = e.bestAlloc(m, at)
 		}
 		e.spots = append(e.spots, at)
+		if fit == cell.FitOK && at.site.silent {
+			e.silent = append(e.silent, at.site.name)
+			// The outcome of no test.
+			e.fits = append(e.fits, cell.NumFits)
+			continue
+		}
 		e.fits = append(e.fits, fit)
 		e.counts[fit]++
 	}
@@ -220,6 +228,9 @@ func (e *explanation) reasons() []Reason {
 		if e.counts[fit] > 0 {
 			rs = append(rs, e.reason(fit))
 		}
+	}
+	if n := len(e.silent); n > 0 {
+		rs = append(rs, Reason{Test: "silent", Machines: n, Detail: listText(e.silent, 3)})
 	}
 	if n := e.counts[cell.FitOK]; n > 0 {
 		rs = append(rs, Reason{Test: cell.FitOK.String(), Machines: n, Detail: listText(e.names(cell.FitOK), 3)})

@@ -35,7 +35,7 @@ type grid struct {
 	// versions count the changes of a slot's levels, from 1; they never reach
 	// maxVersion.
 	versions []uint16
-	// usable are the slots that take tasks: up and not draining.
+	// usable are the slots that take tasks: up, not silent and not draining.
 	usable bitset
 	// tainted are those with a taint.
 	tainted   bitset
@@ -282,7 +282,7 @@ func (g *grid) describe(t *site) {
 	capacity := m.Capacity()
 	g.exact[i].whole = whole{capacity.CPUMilli, capacity.MemBytes}
 	g.exact[i].inverse = inverse{invert(capacity.CPUMilli), invert(capacity.MemBytes)}
-	g.usable.set(i, m.Up() && !m.Closed() && (!m.Draining() || mutant.Planted(mutant.DrainUnseen)))
+	g.usable.set(i, m.Up() && !t.silent && !m.Closed() && (!m.Draining() || mutant.Planted(mutant.DrainUnseen)))
 	g.tainted.set(i, len(m.Taints()) > 0)
 	g.preferred.set(i, g.prefer != nil && cell.Holds(g.prefer, m))
 	for _, f := range g.facts {

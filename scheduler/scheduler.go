@@ -46,6 +46,8 @@ type Scheduler struct {
 	resized map[*cell.Need]*cell.Need
 	// gangs remembers, by job, at how many changes it did not fit as a whole.
 	gangs map[cell.UID]uint64
+	// silent are the machines that do not answer at the moment, by name.
+	silent map[string]bool
 	// stirred: something happened since the last whole pass.
 	stirred bool
 	// futile: at futileAt changes all classes of what waited had no place.
@@ -267,6 +269,9 @@ func (s *Scheduler) rethink(c *cell.Cell) {
 // observeMachine takes in what happened to a machine.
 func (s *Scheduler) observeMachine(c *cell.Cell, e *cell.Event) {
 	t, moved := s.sites.update(c, e.Machine)
+	if t != nil {
+		t.silent = s.silent[e.Machine]
+	}
 	switch {
 	case moved:
 		s.renumbered = true
@@ -477,6 +482,11 @@ func (s *Scheduler) open(c *cell.Cell) {
 	switch {
 	case s.sites == nil:
 		s.sites = newSites(c, s.cfg.Seed)
+		for name := range s.silent {
+			if t := s.sites.byName[name]; t != nil {
+				t.silent = true
+			}
+		}
 		s.grid = newGrid(s.sites, &s.cfg, false)
 		s.dearer = true
 		s.askAll(c)

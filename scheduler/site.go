@@ -18,6 +18,8 @@ type site struct {
 	// slot is its index in sites.walk and in all arrays of the grid; -1: the
 	// machine has left the cell.
 	slot int32
+	// silent: it does not answer at the moment.
+	silent bool
 	// unread: it is in Scheduler.unread.
 	unread bool
 	// promises counts what is promised on it, in its allocs too; when it is

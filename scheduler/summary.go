@@ -43,6 +43,9 @@ func (e *explanation) refusedBy() string {
 			parts = append(parts, fmt.Sprintf("%d %s", n, fit))
 		}
 	}
+	if n := len(e.silent); n > 0 {
+		parts = append(parts, silentWords(n))
+	}
 	return strings.Join(parts, ", ")
 }
 

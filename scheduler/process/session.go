@@ -173,7 +173,7 @@ func (s *session) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case m := <-s.messages:
-			if err := s.apply(m.GetEntries()); err != nil {
+			if err := s.hear(m); err != nil {
 				return err
 			}
 		case a := <-s.answers:
@@ -197,7 +197,7 @@ func (s *session) takeIn() error {
 	for range lotMessages {
 		select {
 		case m := <-s.messages:
-			if err := s.apply(m.GetEntries()); err != nil {
+			if err := s.hear(m); err != nil {
 				return err
 			}
 		case a := <-s.answers:
@@ -211,6 +211,14 @@ func (s *session) takeIn() error {
 		}
 	}
 	return nil
+}
+
+// hear takes in a message of the master.
+func (s *session) hear(m *borgrpc.FollowResponse) error {
+	if m.GetSilent() != nil {
+		s.search.SetSilent(m.Silent.GetNames())
+	}
+	return s.apply(m.GetEntries())
 }
 
 // apply feeds entries to the copy, in order and without a gap.
