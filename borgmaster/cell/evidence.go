@@ -89,9 +89,7 @@ func (c *Cell) awaitReturned(t *Task) {
 	}
 	since := max(c.clock.cellNs, 1)
 	t.cur.rare().upNs = since
-	if u.policy.watchNs > 0 {
-		u.watched = append(u.watched, watched{t.index, since})
-	}
+	u.watched = append(u.watched, watched{t.index, since})
 	c.dirty(t)
 	c.review(t.job)
 }

@@ -241,6 +241,13 @@ func (c *Cell) rollCanaries(u *Update, spec *Spec, memo *changeMemo) {
 		if t == nil {
 			continue
 		}
+		if t.state == statePending && t.flags&taskUpdating == 0 {
+			// It lost its machine before its turn. It starts with the new spec, and is not
+			// healthy before that runs.
+			t.flags |= taskUpdating
+			u.down++
+			c.dirty(t)
+		}
 		if u.behind(t, spec) && c.rollTask(u, t, spec, memo) != rolled {
 			well = false
 		}

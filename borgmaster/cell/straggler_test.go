@@ -218,3 +218,35 @@ func (x *troubled) play(kind borgpb.JobKind, policy *borgpb.UpdatePolicy, troubl
 		x.round()
 	}
 }
+
+// TestCanaryLosesItsMachineFirst: a canary whose machine goes down before the gate lets it
+// be restarted is not healthy while it waits for another machine, nor while it starts there.
+func TestCanaryLosesItsMachineFirst(t *testing.T) {
+	d := &driver{newTestLog(t)}
+	d.do(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: BuildFormat}}})
+	for i := range 3 {
+		d.do(addMachine(fmt.Sprintf("m%d", i), 10_000, 1<<34))
+	}
+	spec := service(2, 200, 300, 1<<20)
+	spec.Task.Args = []string{"old"}
+	d.do(submitJob(t, "j", spec))
+	for d.step(100) {
+	}
+	spec.Task.Args = []string{"new"}
+	spec.Update = &borgpb.UpdatePolicy{
+		Canaries: 1, CanaryWatchNs: second,
+		Gate: &borgpb.MetricGate{Url: "http://prom", Query: "up", MostMicro: new(int64(1)), FailAfterNs: second},
+	}
+	d.do(updateJob(t, "j", spec))
+	j := d.c.Job(JobKey{"u", "j"})
+	canary := j.rows[j.update.chosen[0]]
+	d.do(&borgpb.Op{Op: &borgpb.Op_MachineDown{MachineDown: &borgpb.MachineDown{Name: canary.cur.machine.name, Term: d.term}}})
+	if canary.state != statePending || j.update.state != borgpb.UpdateState_UPDATE_STATE_ROLLING {
+		t.Fatalf("the canary is %v and the update %s, want pending and rolling", canary.state, j.update.stateWords())
+	}
+	for d.step(100) {
+	}
+	if canary.cur.version != j.update.toVersion || j.update.state != borgpb.UpdateState_UPDATE_STATE_CANARY {
+		t.Fatalf("the canary runs version %d and the update is %s, want the new version and canary", canary.cur.version, j.update.stateWords())
+	}
+}
