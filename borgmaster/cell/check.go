@@ -94,8 +94,8 @@ func (c *Cell) Check() error {
 
 // checkCollections checks requests, graves and links.
 func (c *Cell) checkCollections() error {
-	if len(c.requests.byID) != len(c.requests.queue) || len(c.requests.queue) > maxRequests {
-		return fmt.Errorf("requests: %d by id, %d in order", len(c.requests.byID), len(c.requests.queue))
+	if err := c.requests.check(); err != nil {
+		return err
 	}
 	objects, tasks := 0, 0
 	for _, g := range c.graveyard.queue {

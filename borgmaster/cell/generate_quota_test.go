@@ -72,6 +72,10 @@ func (g *generator) stateBudget(user string) *borgpb.SetStateBudget {
 		if m == measureBytes || m == measureDeadBytes {
 			n *= pick(g.r, []int64{1, runBytes})
 		}
+		if m == measureRequests {
+			// With a handful, most retries would be too old.
+			n = pick(g.r, []int64{0, 200 + int64(g.r.IntN(400))})
+		}
 		if g.one(50) {
 			n = measures[m].cell + 1
 		}

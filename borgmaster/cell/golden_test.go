@@ -71,7 +71,7 @@ func goldenWords(c *Cell) string {
 }
 
 func recordGolden(t *testing.T) {
-	g := generator{testLog: newTestLog(t), r: rand.New(rand.NewPCG(7, 45))}
+	g := generator{testLog: newTestLog(t), r: rand.New(rand.NewPCG(7, 1))}
 	g.c = New("golden", 1)
 	var log bytes.Buffer
 	z := gzip.NewWriter(&log)
@@ -80,8 +80,13 @@ func recordGolden(t *testing.T) {
 		g.wallNs += second / 5
 		g.term = 1 + g.c.Index()/1000
 		op := g.next()
-		if i == 0 {
+		switch i {
+		case 0:
 			op = marshal(t, &borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: BuildFormat}}})
+		case 1:
+			// The walk seldom has a user make more requests than are remembered.
+			op = marshal(t, &borgpb.Op{Op: &borgpb.Op_SetStateBudget{SetStateBudget: &borgpb.SetStateBudget{
+				User: "u", Amounts: []*borgpb.StateAmount{{Measure: measureRequests, Amount: 600}}}}})
 		}
 		data := marshal(t, &borgpb.Entry{CellTimeNs: g.cellNs, WallTimeNs: g.wallNs, Ops: [][]byte{op}})
 		z.Write(binary.BigEndian.AppendUint32(nil, uint32(len(data))))

@@ -160,6 +160,7 @@ const (
 
 	maxRequestIDBytes  = 64
 	maxRequests        = 1_000_000
+	maxRequestsOfUser  = 50_000
 	requestMemoryNs    = 15 * 60 * second
 	maxCommandBytes    = 1_024
 	maxReasonBytes     = 1_024

@@ -123,6 +123,8 @@ func (l *loader) record(key, value []byte) error {
 	case kindCron:
 		uid := k.uid()
 		return errors.Join(k.done(), l.cron(uid, d))
+	case kindRequestMark:
+		return l.requestMark(string(k.b), d)
 	case kindRequest:
 		seq := k.uint64()
 		return errors.Join(k.done(), l.request(seq, d))
@@ -167,7 +169,7 @@ func (l *loader) head(d *decoder) error {
 	c := l.c
 	c.id, c.epoch, c.index, c.term, c.format = d.str(), d.uint(), d.uint(), d.uint(), d.uint32()
 	c.clock = clock{cellNs: d.int(), wallNs: d.int(), suspect: d.bool(), stamped: d.bool(), stampTerm: d.uint()}
-	c.graveyard.nextSeq, c.requests.nextSeq, c.requests.forgottenWallNs = d.uint(), d.uint(), d.int()
+	c.graveyard.nextSeq, c.requests.nextSeq = d.uint(), d.uint()
 	if err := d.done(); err != nil {
 		return err
 	}
@@ -622,7 +624,6 @@ func (l *loader) request(seq uint64, d *decoder) error {
 	if seq >= q.nextSeq || q.byID[r.id] != nil {
 		return errors.New("an odd request")
 	}
-	q.byID[r.id] = r
-	q.queue = append(q.queue, r)
+	q.add(r)
 	return nil
 }

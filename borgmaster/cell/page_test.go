@@ -21,7 +21,7 @@ func TestRecordPage(t *testing.T) {
 	}
 	page := string(text)
 	for _, kind := range []byte{
-		kindHead, kindMachine, kindAllocSet, kindAlloc, kindJob, kindSpec, kindTask, kindCopy, kindUpdate, kindRequest,
+		kindHead, kindMachine, kindAllocSet, kindAlloc, kindJob, kindSpec, kindTask, kindCopy, kindUpdate, kindRequest, kindRequestMark,
 		kindUser, kindToken, kindSecret, kindCellKey, kindFileChanges, kindFile,
 	} {
 		if !strings.Contains(page, fmt.Sprintf("\n| `%02x` | ", kind)) {

@@ -80,7 +80,7 @@ func ReadPlainRecord(line []byte) (key, value []byte, err error) {
 
 var kindNames = map[byte]string{
 	kindHead: "head", kindMachine: "machine", kindAllocSet: "alloc_set", kindAlloc: "alloc", kindJob: "job", kindSpec: "spec",
-	kindTask: "task", kindCopy: "copy", kindUpdate: "update", kindRequest: "request", kindUser: "user", kindToken: "token",
+	kindTask: "task", kindCopy: "copy", kindUpdate: "update", kindRequest: "request", kindRequestMark: "request_mark", kindUser: "user", kindToken: "token",
 	kindSecret: "secret", kindCellKey: "cell_key", kindFileChanges: "file_changes", kindFile: "file", kindRestored: "restored", kindOutage: "outage", kindBan: "ban",
 	kindLabelPolicy: "label_policy",
 	kindQuota:       "quota", kindTaskBounds: "task_bounds", kindQuotaPolicy: "quota_policy", kindStateBudget: "state_budget",
@@ -91,7 +91,7 @@ var kindNames = map[byte]string{
 
 func keyForm(kind byte, f *form) {
 	switch kind {
-	case kindMachine, kindUser, kindSecret, kindFile, kindTaskBounds, kindStateBudget:
+	case kindMachine, kindUser, kindSecret, kindFile, kindTaskBounds, kindStateBudget, kindRequestMark:
 		f.rest("name", "")
 	case kindToken:
 		f.rest("hash", "hex")
@@ -125,7 +125,6 @@ var valueForms = map[byte]func(*form){
 		f.ints("cell_time_ns", "wall_time_ns")
 		f.bools("wall_suspect", "wall_stamped")
 		f.uints("stamp_term", "deaths", "requests")
-		f.ints("forgotten_wall_ns")
 	},
 	kindMachine: machineForm,
 	kindAllocSet: func(f *form) {
@@ -285,6 +284,7 @@ var valueForms = map[byte]func(*form){
 			}
 		})
 	},
+	kindRequestMark: func(f *form) { f.ints("wall_ns") },
 	kindUser: func(f *form) {
 		f.list("capabilities", func(f *form) { f.str("name") })
 		f.ints("revoked_wall_ns")

@@ -22,6 +22,7 @@ import (
 //	45 uid index                       machine that a task of a daemon job belongs to
 //	46 uid                             slots of a cron job
 //	50 seq                             request that was answered
+//	51 user                            up to when requests of a user were forgotten early; no user: nobody's
 //	60 name                            user
 //	61 hash                            token
 //	62 user/name                       secret
@@ -44,23 +45,24 @@ import (
 // on as its appendValue says (see encoder); docs/format-cell-records.md says it
 // in words.
 const (
-	kindHead     = 0x10
-	kindMachine  = 0x20
-	kindAllocSet = 0x30
-	kindAlloc    = 0x31
-	kindJob      = 0x40
-	kindSpec     = 0x41
-	kindTask     = 0x42
-	kindCopy     = 0x43
-	kindUpdate   = 0x44
-	kindSeat     = 0x45
-	kindCron     = 0x46
-	kindRequest  = 0x50
-	kindUser     = 0x60
-	kindToken    = 0x61
-	kindSecret   = 0x62
-	kindCellKey  = 0x63
-	kindBan      = 0x70
+	kindHead        = 0x10
+	kindMachine     = 0x20
+	kindAllocSet    = 0x30
+	kindAlloc       = 0x31
+	kindJob         = 0x40
+	kindSpec        = 0x41
+	kindTask        = 0x42
+	kindCopy        = 0x43
+	kindUpdate      = 0x44
+	kindSeat        = 0x45
+	kindCron        = 0x46
+	kindRequest     = 0x50
+	kindRequestMark = 0x51
+	kindUser        = 0x60
+	kindToken       = 0x61
+	kindSecret      = 0x62
+	kindCellKey     = 0x63
+	kindBan         = 0x70
 
 	kindFileChanges = 0x64
 	kindFile        = 0x65
@@ -102,7 +104,6 @@ func (h *headMark) appendValue(b []byte) []byte {
 	e.uint(c.clock.stampTerm)
 	e.uint(c.graveyard.nextSeq)
 	e.uint(c.requests.nextSeq)
-	e.int(c.requests.forgottenWallNs)
 	return e.b
 }
 
@@ -447,7 +448,10 @@ func (c *Cell) objects() iter.Seq[record] {
 				ok = ok && yield(j.cron)
 			}
 		}
-		all(each(c.requests.queue, func(r *request) record { return r }))
+		for _, r := range c.requests.queue {
+			ok = ok && (r.gone || yield(r))
+		}
+		all(each(c.requests.marks, func(m *requestMark) record { return m }))
 		all(each(c.users.list, func(u *User) record { return u }))
 		all(each(c.tokens.list, func(t *token) record { return t }))
 		all(each(c.secrets.list, func(s *Secret) record { return s }))

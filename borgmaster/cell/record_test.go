@@ -46,7 +46,7 @@ func richCell(t testing.TB, ops int) *Cell {
 var derivedFields = map[string][]string{
 	"Cell": {"restored", "outage", "jobs", "jobsByUID", "sets", "setList", "setsByU", "machines", "machineList", "links",
 		"records", "readings", "build", "diverged", "counts", "leaveDueNs", "heldPortsDueNs", "setsBehind", "drains", "drainDueNs", "updateDues", "asked", "holders", "daemons", "crons", "now", "submitting", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks", "graveyard.byUser", "graveyard.crowded",
-		"requests.byID", "requests.queue", "requests.room", "requests.most", "users.byName", "users.list", "users.admins", "tokens.byHash", "tokens.list",
+		"requests.byID", "requests.queue", "requests.room", "requests.of", "requests.marks", "requests.most", "users.byName", "users.list", "users.admins", "tokens.byHash", "tokens.list",
 		// The key in use has a record of its own.
 		"secrets.byKey", "secrets.list", "secrets.bytes", "secrets.keyID", "bans.list", "bans.dueWallNs",
 		"quotas.byKey", "quotas.list", "quotas.policy", "quotas.used", "quotas.capacity", "taskBounds.byUser", "taskBounds.list", "stateBudgets.byUser", "stateBudgets.list", "stateUse",
@@ -76,7 +76,7 @@ var derivedFields = map[string][]string{
 	"Ban":         {"gone"},
 	"Quota":       {"gone", "user", "band"},
 	"TaskBounds":  {"gone", "user"},
-	"stateBudget": {"gone", "user"},
+	"stateBudget": {"gone", "user"}, "requestMark": {"gone", "user"},
 	"quotaPolicy": {},
 
 	"preemptionPolicy": {},
@@ -118,6 +118,9 @@ func everyFieldCounts(t *testing.T, c *Cell, seen map[string]int) {
 	if len(c.bans.list) == 0 {
 		// Their time may be over where the walk ended.
 		c.bans.add(&Ban{name: "tool"})
+	}
+	if len(c.requests.marks) == 0 {
+		c.requests.marks = append(c.requests.marks, &requestMark{user: "u", wallNs: 1})
 	}
 	for _, r := range slices.Collect(c.objects()) {
 		if !r.exists() {

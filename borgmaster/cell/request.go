@@ -35,18 +35,20 @@ type request struct {
 // requestsTogether is how many requests lie side by side in memory, as one object.
 const requestsTogether = 32
 
-// requests remembers ids for 15 minutes of wall time or 1,000,000 ids. What may
-// have been forgotten is told from what is new by the client's clock: an id
-// made at or before forgottenWallNs, or more than 15 minutes ago, is too old to
-// know.
+// requests remembers ids for 15 minutes of wall time, up to a budget of each user and
+// 1,000,000 in all. What may have been forgotten is told from what is new by the client's
+// clock: an id made at or before the mark of its user, or more than 15 minutes ago, is too
+// old to know.
 type requests struct {
 	byID map[string]*request
-	// Oldest first.
+	// Oldest first; some may be gone.
 	queue []*request
+	of    map[string]*requestsOf
+	// By user.
+	marks []*requestMark
 	// Room for the next ones, which were made together and are forgotten together.
-	room            []request
-	nextSeq         uint64
-	forgottenWallNs int64
+	room    []request
+	nextSeq uint64
 	// maxRequests, but for tests.
 	most int
 }
@@ -77,7 +79,7 @@ func (c *Cell) checkRequest(op *borgpb.Op) (*borgpb.Result, *borgpb.Refusal) {
 	switch {
 	case op.RequestWallNs <= 0 || op.RequestWallNs > maxTimeNs:
 		return nil, invalid("request_wall_ns", "%d is not a time; a request id comes with the client's clock", op.RequestWallNs)
-	case op.RequestWallNs < wall-requestMemoryNs || op.RequestWallNs <= c.requests.forgottenWallNs:
+	case op.RequestWallNs < wall-requestMemoryNs || op.RequestWallNs <= c.requests.forgottenOf(op.Principal.GetUser()):
 		return nil, refuse(borgpb.RefusalKind_REFUSAL_KIND_TOO_OLD, "", "request_wall_ns",
 			"the request was made too long ago to know whether it was done; look, then ask anew")
 	case op.RequestWallNs > wall+requestMemoryNs:
@@ -138,30 +140,31 @@ func (c *Cell) remember(op *borgpb.Op, res *borgpb.Result) {
 		r.updateUID, _ = parseUID(res.UpdateUid)
 	}
 	q.nextSeq++
-	q.byID[r.id] = r
-	q.queue = append(q.queue, r)
+	q.add(r)
 	c.dirty(r)
-	if len(q.queue) > q.most {
-		c.forgetRequests()
+	c.thinRequests(r.user, c.StateBudget(r.user, measureRequests))
+	if len(q.byID) > q.most {
+		// Some at once: finding the user takes longer than the rest.
+		user, most := q.largest()
+		c.thinRequests(user, most-int64(q.most/64+1))
 	}
 }
 
 // forgetRequests drops what is older than the memory.
 func (c *Cell) forgetRequests() {
 	q := &c.requests
+	c.expireRequestMarks()
 	for len(q.queue) > 0 {
 		r := q.queue[0]
-		if max(r.doneWallNs, r.madeWallNs)+requestMemoryNs >= c.clock.wallNs {
-			if len(q.queue) <= q.most {
-				return
-			}
-			// Forgotten early, so the clock alone would not tell it from a new one.
-			q.forgottenWallNs = max(q.forgottenWallNs, r.madeWallNs)
+		if r.gone {
+			q.queue = q.queue[1:]
+			continue
 		}
-		delete(q.byID, r.id)
+		if max(r.doneWallNs, r.madeWallNs)+requestMemoryNs >= c.clock.wallNs {
+			return
+		}
 		q.queue[0] = nil
 		q.queue = q.queue[1:]
-		r.gone = true
-		c.dirty(r)
+		c.dropRequest(r)
 	}
 }

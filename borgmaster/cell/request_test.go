@@ -23,7 +23,7 @@ func TestRequestsAreBounded(t *testing.T) {
 			t.Fatalf("request %d: %v", i, r.Refusal)
 		}
 	}
-	if n := len(l.c.requests.queue); n != 5 {
+	if n := len(l.c.requests.byID); n != 5 {
 		t.Errorf("%d requests are remembered, want 5", n)
 	}
 	for i := range 12 {
@@ -38,4 +38,48 @@ func TestRequestsAreBounded(t *testing.T) {
 	if err := l.c.Check(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestRequestsOfUser: one who makes more requests than the budget says makes the oldest of
+// them too old to know, and nobody else's.
+func TestRequestsOfUser(t *testing.T) {
+	l := budgetLog(t)
+	l.do(stateBudgetOp("u", measureRequests, 3))
+	send := func(user string, i int) *borgpb.Result {
+		op := submitBy(t, user, fmt.Sprintf("j%d", i), service(1, 100, 1, 1))
+		op.RequestId, op.RequestWallNs = fmt.Sprintf("%s-%d", user, i), l.wallNs+int64(i)
+		res, _ := l.apply(op)
+		return res[0]
+	}
+	first := l.wallNs
+	for i := range 8 {
+		for _, user := range []string{"u", "v"} {
+			if r := send(user, i); r.Refusal != nil {
+				t.Fatalf("request %d of %s: %v", i, user, r.Refusal)
+			}
+		}
+		l.c = reload(t, l.c)
+		l.fine()
+	}
+	if n := l.c.StateUseOf("u")[measureRequests]; n != 3 {
+		t.Errorf("u has %d requests that are remembered, want 3", n)
+	}
+	for i := range 8 {
+		if r := send("v", i); !r.Repeated {
+			t.Errorf("request %d of v again: %v, want it repeated", i, r)
+		}
+		r := send("u", i)
+		if i < 5 && r.Refusal.GetKind() != borgpb.RefusalKind_REFUSAL_KIND_TOO_OLD || i >= 5 && !r.Repeated {
+			t.Errorf("request %d of u again: %v", i, r)
+		}
+	}
+	// When the clock says as much, the mark goes.
+	for l.wallNs < first+2*requestMemoryNs {
+		l.wallNs, l.cellNs = l.wallNs+30*second, l.cellNs+30*second
+		l.do(&borgpb.Op{Op: &borgpb.Op_Time{Time: &borgpb.SetTime{}}})
+	}
+	if len(l.c.requests.marks) != 0 || len(l.c.requests.of) != 0 {
+		t.Errorf("%d marks and %d users are left", len(l.c.requests.marks), len(l.c.requests.of))
+	}
+	l.fine()
 }

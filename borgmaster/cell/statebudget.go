@@ -34,6 +34,7 @@ var measures = [numMeasures + 1]measure{
 	measureFiles:       {"files", "files", maxFilesOfUser, maxFiles},
 	measureFileBytes:   {"file-bytes", "bytes of files", maxFileBytesOfUser, maxFilesBytes},
 	measureSecrets:     {"secrets", "secrets", maxSecretsOfUser, maxSecretsOfCell},
+	measureRequests:    {"requests", "requests that are remembered", maxRequestsOfUser, maxRequests},
 }
 
 // Measures are all measures, in order.
@@ -63,11 +64,14 @@ func MeasureNamed(name string) Measure {
 	return 0
 }
 
-// MeasuresDead reports whether a measure counts what is dead: beyond its budget a user's
-// oldest dead objects are forgotten, and nothing is refused.
+// MeasuresDead reports whether a measure counts dead objects.
 func MeasuresDead(m Measure) bool {
 	return m == measureDeadObjects || m == measureDeadTasks || m == measureDeadBytes
 }
+
+// MeasureForgets reports whether nothing is refused beyond the budget of a measure, and
+// the oldest of what the user has of it is forgotten instead.
+func MeasureForgets(m Measure) bool { return MeasuresDead(m) || m == measureRequests }
 
 // StateTotal is how much of a measure the cell may hold, and how much of that only
 // production and admins may use.
@@ -254,6 +258,11 @@ func (c *Cell) checkSetStateBudget(o *borgpb.SetStateBudget) (commit, *borgpb.Re
 			}
 		}
 		slices.Sort(c.graveyard.crowded)
+		for user := range c.requests.of {
+			if o.User == "" || o.User == user {
+				c.thinRequests(user, c.StateBudget(user, measureRequests))
+			}
+		}
 		c.emit(userEvent(borgpb.EventKind_EVENT_KIND_STATE_BUDGET, o.User, whose+" may hold "+strings.Join(words, ", "), c.now.reason))
 	}, nil
 }

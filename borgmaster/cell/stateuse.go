@@ -22,7 +22,9 @@ const (
 	measureFileBytes   = borgpb.StateMeasure_STATE_MEASURE_FILE_BYTES
 	measureSecrets     = borgpb.StateMeasure_STATE_MEASURE_SECRETS
 
-	numMeasures = int(measureSecrets)
+	measureRequests = borgpb.StateMeasure_STATE_MEASURE_REQUESTS
+
+	numMeasures = int(measureRequests)
 )
 
 // StateUse holds one amount of each Measure; index 0 is not used.
@@ -165,6 +167,9 @@ func (c *Cell) StateUseOf(user string) (u StateUse) {
 	files := c.files.of[user]
 	u[measureFiles], u[measureFileBytes] = int64(files.files), int64(files.bytes)
 	u[measureSecrets] = int64(c.secretsOf(user))
+	if of := c.requests.of[user]; of != nil {
+		u[measureRequests] = int64(len(of.queue))
+	}
 	return u
 }
 
@@ -173,6 +178,7 @@ func (c *Cell) CellStateUse() StateUse {
 	u := c.stateUse.cell
 	u[measureFiles], u[measureFileBytes] = int64(len(c.files.list)), int64(c.files.bytes)
 	u[measureSecrets] = int64(len(c.secrets.list))
+	u[measureRequests] = int64(len(c.requests.byID))
 	return u
 }
 
@@ -185,6 +191,9 @@ func (c *Cell) StateUsers() []string {
 	}
 	for user := range c.files.of {
 		all[user] = true
+	}
+	for user := range c.requests.of {
+		all[user] = all[user] || user != ""
 	}
 	for _, s := range c.secrets.list {
 		all[s.user] = true
