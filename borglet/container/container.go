@@ -28,6 +28,63 @@ func beginContainer(dir string, o *order, stdout, stderr *os.File) (*begun, erro
 	logrus.SetLevel(logrus.WarnLevel)
 	l := &o.Launch
 	root := filepath.Join(dir, rootfsDir)
+	binds, err := buildRoot(dir, root, o)
+	if err != nil {
+		return nil, err
+	}
+	if l.Alloc != "" {
+		if err := makeAlloc(o.CgroupParent, l); err != nil {
+			return nil, err
+		}
+	}
+	if err := ownNetwork(dir, o); err != nil {
+		return nil, err
+	}
+	if root, err = ownRoot(root, o, binds, stdout, stderr); err != nil {
+		return nil, err
+	}
+	files, args, err := initFiles()
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		binds = append(binds, bind{source: f.source, path: f.path})
+	}
+	config := containerConfig(o, root, binds)
+	if l.Image() != nil {
+		if err := checkPlaces(root, config.Mounts); err != nil {
+			return nil, err
+		}
+	}
+	status, err := beneath.Open(dir, statusFile, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the status file: %w", err)
+	}
+	defer status.Close()
+	// Found before the start: libcontainer sends threads of this process into
+	// the container's mount name space, and what /proc/self says of mounts is
+	// what its first thread sees.
+	group := cgroupPaths(cgroupPath(o.CgroupParent, l))
+	c, err := libcontainer.Create(o.StateDir, l.ID.String(), config)
+	if err != nil {
+		return nil, fmt.Errorf("create container: %w", err)
+	}
+	p := &libcontainer.Process{
+		// The init goes to the task's working directory: libcontainer would make
+		// one that is missing.
+		Args: slices.Concat(args, []string{l.Cwd}, l.Args), Env: append(l.Env, initVariable+"=1"), Cwd: "/",
+		Stdout: stdout, Stderr: stderr, ExtraFiles: []*os.File{status}, Init: true,
+	}
+	if err := c.Start(p); err != nil {
+		return nil, startError(l, err)
+	}
+	return watchContainer(dir, c, p, group)
+}
+
+// buildRoot makes a copy's root file system with its packages, and the binds that it has
+// in it.
+func buildRoot(dir, root string, o *order) ([]bind, error) {
+	l := &o.Launch
 	binds, err := buildRootfs(root, l)
 	if err != nil {
 		return nil, err
@@ -52,52 +109,14 @@ func beginContainer(dir string, o *order, stdout, stderr *os.File) (*begun, erro
 	binds = append(binds, bind{source: filepath.Join(dir, taskDir), path: "/task", writable: true, owned: true})
 	if l.Alloc != "" {
 		binds = append(binds, bind{source: l.AllocDir, path: "/alloc", writable: true, owned: true})
-		if err := makeAlloc(o.CgroupParent, l); err != nil {
-			return nil, err
-		}
 	}
 	if l.Papers != "" {
 		binds = append(binds, bind{source: l.Papers, path: borglet.PapersPath, owned: true})
 	}
-	if err := ownNetwork(dir, o); err != nil {
-		return nil, err
-	}
 	for _, m := range l.Mounts {
 		binds = append(binds, bind{source: m.Source, path: m.Path, writable: m.Writable, owned: true})
 	}
-	if root, err = ownRoot(root, o, binds, stdout, stderr); err != nil {
-		return nil, err
-	}
-	files, args, err := initFiles()
-	if err != nil {
-		return nil, err
-	}
-	for _, f := range files {
-		binds = append(binds, bind{source: f.source, path: f.path})
-	}
-	status, err := beneath.Open(dir, statusFile, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open the status file: %w", err)
-	}
-	defer status.Close()
-	// Found before the start: libcontainer sends threads of this process into
-	// the container's mount name space, and what /proc/self says of mounts is
-	// what its first thread sees.
-	group := cgroupPaths(cgroupPath(o.CgroupParent, l))
-	c, err := libcontainer.Create(o.StateDir, l.ID.String(), containerConfig(o, root, binds))
-	if err != nil {
-		return nil, fmt.Errorf("create container: %w", err)
-	}
-	p := &libcontainer.Process{
-		// The init goes to the task's working directory: libcontainer would make
-		// one that is missing.
-		Args: slices.Concat(args, []string{l.Cwd}, l.Args), Env: append(l.Env, initVariable+"=1"), Cwd: "/",
-		Stdout: stdout, Stderr: stderr, ExtraFiles: []*os.File{status}, Init: true,
-	}
-	if err := c.Start(p); err != nil {
-		return nil, startError(l, err)
-	}
-	return watchContainer(dir, c, p, group)
+	return binds, nil
 }
 
 // ownRoot makes what the shim has prepared usable by the root of the copy's user
