@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/opencontainers/cgroups"
 	_ "github.com/opencontainers/cgroups/devices" // device rules of cgroups
@@ -49,6 +50,18 @@ func beginContainer(dir string, o *order, stdout, stderr *os.File) (*begun, erro
 	}
 	for _, f := range files {
 		binds = append(binds, bind{source: f.source, path: f.path})
+	}
+	if err := limitSelf(); err != nil {
+		return nil, fmt.Errorf("start container: %w", err)
+	}
+	if o.FirstID != 0 {
+		users, err := userNamespace(o.FirstID)
+		if err != nil {
+			return nil, err
+		}
+		// The container has joined it when it has started.
+		defer users.Close()
+		o.users = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), users.Fd())
 	}
 	config := containerConfig(o, root, binds)
 	if l.Image() != nil {
@@ -219,6 +232,8 @@ type containerBackend struct {
 	// cpus is nil where no copy can have processors alone.
 	cpus    *processors
 	weights *allocWeights
+	// unbound: it was told that the processes of tasks cannot be bounded.
+	unbound atomic.Bool
 }
 
 func newContainerBackend(cfg Config) (backend, error) {
@@ -247,6 +262,9 @@ func newContainerBackend(cfg Config) (backend, error) {
 		cfg.Log.Warn("tasks have no user ids of their own: root in them is the machine's root without capabilities", "machine", cfg.Name, "err", err)
 		return b, nil
 	}
+	if shared, err := sharedCounts(ids[0]); err != nil || shared {
+		cfg.Log.Warn("what the kernel counts by user, such as instances of inotify, tasks share with root: let everybody execute the borglet's program (chmod o+x)", "machine", cfg.Name, "err", err)
+	}
 	claims, err := newIDClaims(idClaimsDir, stateDir(cfg))
 	if err != nil {
 		return nil, err
@@ -273,6 +291,7 @@ func (b *containerBackend) prepare(o *order) (err error) {
 	if err := b.placeOn(o); err != nil {
 		return err
 	}
+	b.bound()
 	b.weights.join(&o.Launch)
 	if b.ids == nil || o.Launch.MachineIDs {
 		return nil
@@ -326,7 +345,17 @@ func (b *containerBackend) settleShared() error {
 	return errors.Join(err, b.cpus.settle())
 }
 
+// bound bounds the processes of all tasks. A machine where that cannot be runs them
+// nevertheless; the log says so once.
+func (b *containerBackend) bound() {
+	if err := boundProcesses(); err != nil && !b.unbound.Swap(true) {
+		b.cfg.Log.Warn("tasks can take all processes of the machine", "machine", b.cfg.Name, "err", err)
+	}
+}
+
 func (b *containerBackend) started(o *order) error {
+	// The end of the last other task may have taken the cgroup with its bound away.
+	b.bound()
 	err := b.weights.weigh(o.Launch.ID)
 	if b.cpus == nil {
 		return err
