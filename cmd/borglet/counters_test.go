@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -36,6 +37,8 @@ var takers = map[string]counter{
 	"inotify": {func(int) error { _, err := unix.InotifyInit1(unix.IN_CLOEXEC); return err }, 10_000},
 	"signals": {queueSignal, 1 << 20},
 	"queues":  {openQueue, 10_000},
+	// A process that has ended and that nobody has waited for counts as any.
+	"processes": {func(int) error { _, err := os.StartProcess("/bin/true", []string{"true"}, &os.ProcAttr{}); return err }, 20_000},
 }
 
 // queued is a signal that nobody uses.
@@ -95,7 +98,15 @@ func (m *machine) boundedProcesses() {
 // takeAll is this program when it was told to.
 func takeAll() {
 	blockQueued()
-	for _, name := range []string{"inotify", "signals", "queues"} {
+	// Without processes there are no threads either, and this program ends when it wants a
+	// new one: it has enough before.
+	debug.SetGCPercent(-1)
+	var threads sync.WaitGroup
+	for range 32 {
+		threads.Go(func() { _ = unix.Nanosleep(&unix.Timespec{Nsec: 1e8}, nil) })
+	}
+	threads.Wait()
+	for _, name := range []string{"inotify", "signals", "queues", "processes"} {
 		n, err := 0, error(nil)
 		for c := takers[name]; err == nil && n < c.most; n++ {
 			err = c.take(n)
@@ -103,14 +114,13 @@ func takeAll() {
 		fmt.Printf("%s %d %v\n", name, n, err)
 	}
 	fmt.Println("taken")
-	stop := make(chan os.Signal, 1)
-	signal.Notify(stop, unix.SIGTERM)
-	<-stop
-	os.Exit(0)
+	for {
+		_ = unix.Nanosleep(&unix.Timespec{Sec: 3600}, nil)
+	}
 }
 
 // TestCountersOfTheKernel: a task that takes all it can get of inotify instances, queued
-// signals and message queues takes nothing from another task, nor from root.
+// signals, message queues and processes takes nothing from another task, nor from root.
 func TestCountersOfTheKernel(t *testing.T) {
 	m := newMachine(t, "container")
 	self, err := filepath.Abs(os.Args[0])
@@ -147,6 +157,13 @@ func TestCountersOfTheKernel(t *testing.T) {
 	m.boundedProcesses()
 	a := taken(first)
 	b := taken(second)
+	for _, got := range []map[string]int{a, b} {
+		// The threads of the program count too.
+		if n := got["processes"]; n < 4000 || n > 4096 {
+			t.Errorf("one task has %d processes, want 4096 with its threads", n)
+		}
+		delete(got, "processes")
+	}
 	if !maps.Equal(a, b) || a["inotify"] < 16 || a["signals"] < 16 || a["queues"] < 2 {
 		t.Errorf("the first task took %v, the second %v", a, b)
 	}
