@@ -165,7 +165,7 @@ func TestImportBombs(t *testing.T) {
 func TestKeptFollowsTheFile(t *testing.T) {
 	var l ledger
 	l.from(&File{packed: 3 << 20})
-	if got, want := l.most(), int64(256<<20+64*(3<<20)); got != want {
+	if got, want := l.most(), int64(128<<20+64*(3<<20)); got != want {
 		t.Errorf("of 3 MiB %d bytes may be kept, want %d", got, want)
 	}
 }
@@ -249,4 +249,15 @@ type zeros struct{}
 func (zeros) Read(p []byte) (int, error) {
 	clear(p)
 	return len(p), nil
+}
+
+// TestInflateIsBounded: a few machines and one small pod do not become a billion pods.
+func TestInflateIsBounded(t *testing.T) {
+	o := &Openb{Machines: []OpenbMachine{{Name: "m", GPUs: 1024, Model: "x"}}, Pods: []OpenbPod{{Name: "p", GPUs: 1, GPUMilli: 1}}}
+	if _, err := o.Inflate(1, 1_000_000); err == nil || !strings.Contains(err.Error(), "more than 2000000 pods") {
+		t.Errorf("got %v", err)
+	}
+	if pods, err := o.Inflate(1, 1); err != nil || len(pods) != 10240 {
+		t.Errorf("of 1 percent: %d pods, %v", len(pods), err)
+	}
 }

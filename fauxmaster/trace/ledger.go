@@ -11,7 +11,7 @@ import (
 const (
 	// freeKeptBytes and keptRatio bound the memory for what is kept of the files of an
 	// import: so many bytes, and so many times what the files take as they come.
-	freeKeptBytes = int64(256 << 20)
+	freeKeptBytes = int64(128 << 20)
 	keptRatio     = int64(64)
 	// keptTextBytes is what a text is charged beside its bytes, keptItemBytes what a row is.
 	keptTextBytes = 64
@@ -62,7 +62,7 @@ func (l *ledger) item(v any) error {
 // room returns an error if what is kept, with so many bytes more, is above the bound.
 func (l *ledger) room(bytes int64) error {
 	if most := l.most(); l.kept+bytes > most {
-		return fmt.Errorf("what is kept of it needs more than %d bytes of memory (%d MiB, and %d times what the files take): is this the output of the system that it names? If so, import it in parts",
+		return fmt.Errorf("what is kept of it needs more than %d bytes of memory (%d MiB, and %d times what the files take); import it in parts",
 			most, (most-l.files*keptRatio)>>20, keptRatio)
 	}
 	return nil

@@ -57,6 +57,8 @@ const (
 	maxOpenbMemMiB   = 1 << 30
 	maxOpenbGPUs     = 1024
 	maxOpenbS        = 1 << 40
+	// maxInflatedPods is what a cell may have of tasks.
+	maxInflatedPods = 2_000_000
 )
 
 // LoadOpenb reads the machines and the pods of a file each.
@@ -73,8 +75,9 @@ func LoadOpenb(machines, pods string) (*Openb, error) {
 
 // Inflate is the workload of the published measurements: all pods in an order
 // that follows from the seed, then pods drawn again and again until those of the
-// list ask for so many percent of the GPUs.
-func (o *Openb) Inflate(seed uint64, percent int64) []OpenbPod {
+// list ask for so many percent of the GPUs. That may be of more pods than a cell has tasks,
+// as a pod may ask for a thousandth of a GPU.
+func (o *Openb) Inflate(seed uint64, percent int64) ([]OpenbPod, error) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	pods := slices.Clone(o.Pods)
 	r.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
@@ -86,14 +89,17 @@ func (o *Openb) Inflate(seed uint64, percent int64) []OpenbPod {
 		want += o.Machines[i].GPUs * 10 * percent
 	}
 	if milli == 0 {
-		return pods
+		return pods, nil
 	}
 	for milli < want {
+		if len(pods) >= maxInflatedPods {
+			return nil, fmt.Errorf("%d percent of the GPUs are more than %d pods", percent, maxInflatedPods)
+		}
 		p := o.Pods[r.IntN(len(o.Pods))]
 		milli += p.MilliGPUs()
 		pods = append(pods, p)
 	}
-	return pods
+	return pods, nil
 }
 
 // Cell is a cell of the machines that have GPUs, with a job of one task for each
