@@ -279,6 +279,11 @@ func becomeOwner(id uint32) (restore func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
+	// With another user id the process becomes one that nobody may look into.
+	dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
+	if err != nil {
+		return nil, err
+	}
 	const keepCapabilities = 1 << 2 // SECBIT_NO_SETUID_FIXUP
 	if err := unix.Prctl(unix.PR_SET_SECUREBITS, uintptr(bits|keepCapabilities), 0, 0, 0); err != nil {
 		return nil, err
@@ -293,7 +298,11 @@ func becomeOwner(id uint32) (restore func() error, err error) {
 	}
 	was := os.Geteuid()
 	restore = func() error {
-		return errors.Join(set(was), unix.Prctl(unix.PR_SET_SECUREBITS, uintptr(bits), 0, 0, 0))
+		err := errors.Join(set(was), unix.Prctl(unix.PR_SET_SECUREBITS, uintptr(bits), 0, 0, 0))
+		if dumpable == 1 {
+			err = errors.Join(err, unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0))
+		}
+		return err
 	}
 	if err := set(int(id)); err != nil {
 		return nil, errors.Join(err, restore())

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"borg/borglet"
 )
 
@@ -146,6 +148,9 @@ func TestOwnerOfUsers(t *testing.T) {
 	}
 	if info, err := os.Stat("/proc/self/exe"); err == nil && info.Mode().Perm()&0o001 != 0 && shared {
 		t.Error("root owns the user name space of a task")
+	}
+	if dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); err != nil || dumpable != 1 {
+		t.Errorf("nobody may look into this process any more: %d %v", dumpable, err)
 	}
 	threads, err := filepath.Glob("/proc/self/task/*/status")
 	if err != nil {
