@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"borg/borglet/beneath"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -256,12 +257,10 @@ func (p *pushed) put(id ID, named []*borgpb.PushedFile, given []*borgrpc.TaskFil
 			return fmt.Errorf("write files: %q is not a name of a file", f.GetName())
 		}
 		path := filepath.Join(dir, filepath.FromSlash(f.GetName()))
-		was, err := os.ReadFile(path)
+		// What is there and cannot be read, or is no file, is replaced.
+		was, err := beneath.ReadFile(filepath.Dir(path), filepath.Base(path))
 		if err == nil && bytes.Equal(was, given[at].GetContent()) {
 			continue
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("write files: %w", err)
 		}
 		if err := p.owe(id, f.GetSignal()); err != nil {
 			return fmt.Errorf("write files: %w", err)

@@ -21,6 +21,8 @@ const (
 	maxOutputBytes = 1 << 20
 	// Values that a file yields.
 	maxOutputValues = 200_000
+	// Names in one mapping.
+	maxNames = 10_000
 	// Nesting of values.
 	maxDepth = 64
 	// Jobs and alloc sets in one file.

@@ -296,8 +296,33 @@ func (e *evaluator) faultAt(pos Position, width int, hint, format string, args .
 	return &Fault{Pos: pos, Width: width, Source: e.sources.line(pos), What: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// budget bounds what a file yields.
+// budget counts what a file yields.
 type budget struct{ values, bytes int }
+
+// value counts a value with so many bytes of text, and returns what is wrong if that is
+// too much.
+func (b *budget) value(bytes int) string {
+	if b.values++; b.values > maxOutputValues {
+		return fmt.Sprintf("the file yields more than %d values", maxOutputValues)
+	}
+	return b.text(bytes)
+}
+
+// text counts bytes of text.
+func (b *budget) text(bytes int) string {
+	if b.bytes += bytes; b.bytes > maxOutputBytes {
+		return fmt.Sprintf("the file yields more than %d bytes of text", maxOutputBytes)
+	}
+	return ""
+}
+
+// name counts a name in a mapping that has others already.
+func (b *budget) name(others, bytes int) string {
+	if others >= maxNames {
+		return fmt.Sprintf("a mapping has more than %d names", maxNames)
+	}
+	return b.text(bytes)
+}
 
 // node converts a value. expr is where it was written, if that is known; what
 // was not written as such takes the place of what it is part of.
@@ -310,9 +335,8 @@ func (e *evaluator) node(v starlark.Value, expr syntax.Expr, at Position, depth 
 			n.width = int(end.Col - start.Col)
 		}
 	}
-	e.budget.values++
-	if e.budget.values > maxOutputValues {
-		return nil, e.faultAt(n.pos, n.width, "", "the file yields more than %d values", maxOutputValues)
+	if what := e.budget.value(0); what != "" {
+		return nil, e.faultAt(n.pos, n.width, "", "%s", what)
 	}
 	if depth > maxDepth {
 		return nil, e.faultAt(n.pos, n.width, "", "values are nested more than %d deep", maxDepth)
@@ -343,9 +367,8 @@ func (e *evaluator) node(v starlark.Value, expr syntax.Expr, at Position, depth 
 		}
 		return nil, e.faultAt(n.pos, n.width, hint, "a %s is not a value for a job file", what)
 	}
-	e.budget.bytes += len(n.text)
-	if e.budget.bytes > maxOutputBytes {
-		return nil, e.faultAt(n.pos, n.width, "", "the file yields more than %d bytes of text", maxOutputBytes)
+	if what := e.budget.text(len(n.text)); what != "" {
+		return nil, e.faultAt(n.pos, n.width, "", "%s", what)
 	}
 	return n, nil
 }
@@ -387,7 +410,9 @@ func (e *evaluator) dict(n *node, d *starlark.Dict, expr syntax.Expr, depth int)
 			start, _ := entry.Key.Span()
 			pos, value = e.pos(start), entry.Value
 		}
-		e.budget.bytes += len(name)
+		if what := e.budget.name(len(n.fields), len(name)); what != "" {
+			return e.faultAt(pos, n.width, "", "%s", what)
+		}
 		v, err := e.node(kv[1], value, pos, depth+1)
 		if err != nil {
 			return err

@@ -18,7 +18,7 @@ import (
 func yamlDocuments(s *sources, src *source) ([]*node, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(src.data))
 	var docs []*node
-	budget := maxOutputValues
+	var spent budget
 	for {
 		var y yaml.Node
 		err := dec.Decode(&y)
@@ -29,7 +29,7 @@ func yamlDocuments(s *sources, src *source) ([]*node, error) {
 			return nil, Faults{yamlFault(s, src, err)}
 		}
 		for _, root := range y.Content {
-			n, fault := yamlNode(s, src, root, 0, &budget)
+			n, fault := yamlNode(s, src, root, 0, &spent)
 			if fault != nil {
 				return nil, Faults{fault}
 			}
@@ -55,13 +55,13 @@ func yamlFault(s *sources, src *source, err error) *Fault {
 
 // yamlNode converts a parsed YAML value. Aliases are followed and count each
 // time, so that a few lines of them cannot grow without bound.
-func yamlNode(s *sources, src *source, y *yaml.Node, depth int, budget *int) (*node, *Fault) {
+func yamlNode(s *sources, src *source, y *yaml.Node, depth int, spent *budget) (*node, *Fault) {
 	pos := Position{File: src.name, Line: y.Line, Col: y.Column}
 	fault := func(format string, args ...any) (*node, *Fault) {
 		return nil, &Fault{Pos: pos, Width: max(1, len(y.Value)), Source: s.line(pos), What: fmt.Sprintf(format, args...)}
 	}
-	if *budget--; *budget < 0 {
-		return fault("the file yields more than %d values", maxOutputValues)
+	if what := spent.value(len(y.Value)); what != "" {
+		return fault("%s", what)
 	}
 	if depth > maxDepth {
 		return fault("values are nested more than %d deep", maxDepth)
@@ -69,18 +69,18 @@ func yamlNode(s *sources, src *source, y *yaml.Node, depth int, budget *int) (*n
 	n := &node{pos: pos, width: utf8.RuneCountInString(y.Value), text: y.Value, base64: true}
 	switch y.Kind {
 	case yaml.AliasNode:
-		return yamlNode(s, src, y.Alias, depth+1, budget)
+		return yamlNode(s, src, y.Alias, depth+1, spent)
 	case yaml.SequenceNode:
 		n.kind = kindList
 		for _, c := range y.Content {
-			item, f := yamlNode(s, src, c, depth+1, budget)
+			item, f := yamlNode(s, src, c, depth+1, spent)
 			if f != nil {
 				return nil, f
 			}
 			n.items = append(n.items, item)
 		}
 	case yaml.MappingNode:
-		if f := yamlFields(s, src, n, y, depth, budget); f != nil {
+		if f := yamlFields(s, src, n, y, depth, spent); f != nil {
 			return nil, f
 		}
 	case yaml.ScalarNode:
@@ -119,7 +119,7 @@ func octalHint(text string) string {
 
 // yamlFields converts the fields of a mapping. Those of a merge key ("<<") come last,
 // and only where the mapping, or a mapping that is merged earlier, does not have them.
-func yamlFields(s *sources, src *source, n *node, y *yaml.Node, depth int, budget *int) *Fault {
+func yamlFields(s *sources, src *source, n *node, y *yaml.Node, depth int, spent *budget) *Fault {
 	n.kind = kindMap
 	var merged []*yaml.Node
 	for i := 0; i+1 < len(y.Content); i += 2 {
@@ -132,17 +132,20 @@ func yamlFields(s *sources, src *source, n *node, y *yaml.Node, depth int, budge
 		if k.Kind != yaml.ScalarNode {
 			return &Fault{Pos: kpos, Source: s.line(kpos), What: "a name must be plain text"}
 		}
+		if what := spent.name(len(n.fields), len(k.Value)); what != "" {
+			return &Fault{Pos: kpos, Width: len(k.Value), Source: s.line(kpos), What: what}
+		}
 		if n.field(k.Value) != nil {
 			return &Fault{Pos: kpos, Width: len(k.Value), Source: s.line(kpos), What: fmt.Sprintf("%q is given twice", k.Value), Hint: "leave one of them out"}
 		}
-		v, f := yamlNode(s, src, y.Content[i+1], depth+1, budget)
+		v, f := yamlNode(s, src, y.Content[i+1], depth+1, spent)
 		if f != nil {
 			return f
 		}
 		n.fields = append(n.fields, field{name: k.Value, pos: kpos, value: v})
 	}
 	for _, m := range merged {
-		if f := yamlMerge(s, src, n, m, depth, budget); f != nil {
+		if f := yamlMerge(s, src, n, m, depth, spent); f != nil {
 			return f
 		}
 	}
@@ -150,8 +153,8 @@ func yamlFields(s *sources, src *source, n *node, y *yaml.Node, depth int, budge
 }
 
 // yamlMerge adds what a merge key names: a mapping, or a list of them.
-func yamlMerge(s *sources, src *source, n *node, y *yaml.Node, depth int, budget *int) *Fault {
-	v, f := yamlNode(s, src, y, depth+1, budget)
+func yamlMerge(s *sources, src *source, n *node, y *yaml.Node, depth int, spent *budget) *Fault {
+	v, f := yamlNode(s, src, y, depth+1, spent)
 	if f != nil {
 		return f
 	}
@@ -164,6 +167,9 @@ func yamlMerge(s *sources, src *source, n *node, y *yaml.Node, depth int, budget
 			return &Fault{Pos: v.pos, Source: s.line(v.pos), What: "what is merged by << is no mapping", Hint: "name one with an anchor, such as <<: *base"}
 		}
 		for _, f := range one.fields {
+			if what := spent.name(len(n.fields), 0); what != "" {
+				return &Fault{Pos: v.pos, Source: s.line(v.pos), What: what}
+			}
 			if n.field(f.name) == nil {
 				n.fields = append(n.fields, f)
 			}
@@ -201,7 +207,7 @@ func yamlScalar(n *node, y *yaml.Node) bool {
 
 // jsonDocument reads a JSON file.
 func jsonDocument(s *sources, src *source) ([]*node, error) {
-	p := &jsonParser{s: s, src: src, dec: json.NewDecoder(bytes.NewReader(src.data)), budget: maxOutputValues}
+	p := &jsonParser{s: s, src: src, dec: json.NewDecoder(bytes.NewReader(src.data))}
 	p.dec.UseNumber()
 	n, fault := p.value(0)
 	if fault != nil {
@@ -216,10 +222,12 @@ func jsonDocument(s *sources, src *source) ([]*node, error) {
 
 // jsonParser reads tokens and keeps their places.
 type jsonParser struct {
-	s      *sources
-	src    *source
-	dec    *json.Decoder
-	budget int
+	s     *sources
+	src   *source
+	dec   *json.Decoder
+	spent budget
+	// asked is the byte whose line and column were asked for last.
+	asked, line, col int
 }
 
 // next is the offset of the next token.
@@ -232,10 +240,18 @@ func (p *jsonParser) next() int {
 }
 
 func (p *jsonParser) pos(at int) Position {
-	before := p.src.data[:min(at, len(p.src.data))]
-	line := bytes.Count(before, []byte("\n"))
-	start := bytes.LastIndexByte(before, '\n') + 1
-	return Position{File: p.src.name, Line: line + 1, Col: utf8.RuneCount(before[start:]) + 1}
+	at = min(at, len(p.src.data))
+	if at < p.asked || p.line == 0 {
+		p.asked, p.line, p.col = 0, 1, 1
+	}
+	// Places are asked for in order: counting from the start each time takes minutes.
+	since := p.src.data[p.asked:at]
+	if n := bytes.Count(since, []byte("\n")); n > 0 {
+		p.line, p.col = p.line+n, 1
+		since = since[bytes.LastIndexByte(since, '\n')+1:]
+	}
+	p.asked, p.col = at, p.col+utf8.RuneCount(since)
+	return Position{File: p.src.name, Line: p.line, Col: p.col}
 }
 
 func (p *jsonParser) fault(at, width int, format string, args ...any) *Fault {
@@ -264,8 +280,9 @@ func (p *jsonParser) value(depth int) (*node, *Fault) {
 	if fault != nil {
 		return nil, fault
 	}
-	if p.budget--; p.budget < 0 {
-		return nil, p.fault(at, 1, "the file yields more than %d values", maxOutputValues)
+	text, _ := t.(string)
+	if what := p.spent.value(len(text)); what != "" {
+		return nil, p.fault(at, 1, "%s", what)
 	}
 	if depth > maxDepth {
 		return nil, p.fault(at, 1, "values are nested more than %d deep", maxDepth)
@@ -314,6 +331,9 @@ func (p *jsonParser) object(n *node, depth int) *Fault {
 		name, ok := t.(string)
 		if !ok {
 			return p.fault(at, 1, "not JSON: a name must be text")
+		}
+		if what := p.spent.name(len(n.fields), len(name)); what != "" {
+			return p.fault(at, len(name)+2, "%s", what)
 		}
 		if n.field(name) != nil {
 			f := p.fault(at, len(name)+2, "%q is given twice", name)

@@ -34,6 +34,10 @@ const (
 	maxChunkBytes  = chunkTargetBytes + maxRecordBytes + 2*binary.MaxVarintLen32
 	maxStoredBytes = maxChunkBytes + maxChunkBytes/128 + 1024
 	maxHeaderBytes = 1 << 20
+	// freeUnpackedBytes and maxUnpackedRatio bound what the chunks of a file become: so
+	// many bytes, or so many times what they are stored in. Who reads a file keeps it all.
+	freeUnpackedBytes = int64(1 << 30)
+	maxUnpackedRatio  = int64(200)
 )
 
 // ErrNotCheckpoint is returned for input that does not begin as a checkpoint

@@ -31,8 +31,10 @@ type Reader struct {
 
 	records, bytes uint64
 	chunks         int
-	done           bool
-	err            error
+	// Bytes of chunks, as they are stored and as they become.
+	storedBytes, unpacked int64
+	done                  bool
+	err                   error
 }
 
 // NewReader reads the header of a checkpoint file.
@@ -117,6 +119,10 @@ func (r *Reader) chunk(at int64, head frameHead, stored []byte, yield func(k, v 
 	}
 	if uint32(len(raw)) != head.rawBytes {
 		return false, damaged(at, "a chunk has %d bytes instead of %d", len(raw), head.rawBytes)
+	}
+	r.storedBytes, r.unpacked = r.storedBytes+int64(len(stored)), r.unpacked+int64(len(raw))
+	if r.unpacked > max(freeUnpackedBytes, r.storedBytes*maxUnpackedRatio) {
+		return false, damaged(at, "it becomes more than %d bytes, and than %d times what it has", freeUnpackedBytes, maxUnpackedRatio)
 	}
 	for len(raw) > 0 {
 		var k, v []byte

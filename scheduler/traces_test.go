@@ -185,7 +185,11 @@ func givenOut(b *testing.B, o *trace.Openb, cfg scheduler.Config) (mean, least f
 	}
 	sum, least := 0.0, 100.0
 	for seed := range uint64(10) {
-		p, err := scheduler.Pack(cellOf(b, o.Cell(o.Inflate(42+seed, 130))), cfg, everyMachine)
+		pods, err := o.Inflate(42+seed, 130)
+		if err != nil {
+			b.Fatal(err)
+		}
+		p, err := scheduler.Pack(cellOf(b, o.Cell(pods)), cfg, everyMachine)
 		if err != nil {
 			b.Fatal(err)
 		}

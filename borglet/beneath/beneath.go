@@ -1,6 +1,6 @@
 // Package beneath opens files of directories in which somebody else may have been at
 // work: a task that runs as the borglet's own user can put anything in the place of
-// its log or of the file that tells how it ended. What is opened is a plain file that
+// its log or of the file that tells how it ended, and says of itself in /proc what it likes. What is opened is a plain file that
 // lies in the directory itself. Links are not followed, a pipe that nobody writes to
 // holds nobody up, and what is read is bounded.
 package beneath
@@ -54,6 +54,21 @@ func ReadFile(dir, name string) ([]byte, error) {
 		err = fmt.Errorf("read %s: larger than %d bytes", f.Name(), MaxReadBytes)
 	}
 	return text, err
+}
+
+// maxProcBytes bounds what ReadProc takes. The kernel starts no process with more than
+// 6 MiB of arguments and environment.
+const maxProcBytes = 8 << 20
+
+// ReadProc reads a file of a process, whose directory in /proc is dir, up to maxProcBytes: a process can say that
+// all of its memory is its environment or its command line.
+func ReadProc(dir, name string) ([]byte, error) {
+	f, err := os.Open(filepath.Join(dir, name))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxProcBytes))
 }
 
 // WriteFile replaces a file of dir as a whole, by way of name.new, without a sync.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/opencontainers/cgroups"
 	_ "github.com/opencontainers/cgroups/devices" // device rules of cgroups
@@ -28,6 +29,75 @@ func beginContainer(dir string, o *order, stdout, stderr *os.File) (*begun, erro
 	logrus.SetLevel(logrus.WarnLevel)
 	l := &o.Launch
 	root := filepath.Join(dir, rootfsDir)
+	binds, err := buildRoot(dir, root, o)
+	if err != nil {
+		return nil, err
+	}
+	if l.Alloc != "" {
+		if err := makeAlloc(o.CgroupParent, l); err != nil {
+			return nil, err
+		}
+	}
+	if err := ownNetwork(dir, o); err != nil {
+		return nil, err
+	}
+	if root, err = ownRoot(root, o, binds, stdout, stderr); err != nil {
+		return nil, err
+	}
+	files, args, err := initFiles()
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		binds = append(binds, bind{source: f.source, path: f.path})
+	}
+	if err := limitSelf(); err != nil {
+		return nil, fmt.Errorf("start container: %w", err)
+	}
+	if o.FirstID != 0 {
+		users, err := userNamespace(o.FirstID)
+		if err != nil {
+			return nil, err
+		}
+		// The container has joined it when it has started.
+		defer users.Close()
+		o.users = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), users.Fd())
+	}
+	config := containerConfig(o, root, binds)
+	if l.Image() != nil {
+		if err := checkPlaces(root, config.Mounts); err != nil {
+			return nil, err
+		}
+	}
+	status, err := beneath.Open(dir, statusFile, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the status file: %w", err)
+	}
+	defer status.Close()
+	// Found before the start: libcontainer sends threads of this process into
+	// the container's mount name space, and what /proc/self says of mounts is
+	// what its first thread sees.
+	group := cgroupPaths(cgroupPath(o.CgroupParent, l))
+	c, err := libcontainer.Create(o.StateDir, l.ID.String(), config)
+	if err != nil {
+		return nil, fmt.Errorf("create container: %w", err)
+	}
+	p := &libcontainer.Process{
+		// The init goes to the task's working directory: libcontainer would make
+		// one that is missing.
+		Args: slices.Concat(args, []string{l.Cwd}, l.Args), Env: append(l.Env, initVariable+"=1"), Cwd: "/",
+		Stdout: stdout, Stderr: stderr, ExtraFiles: []*os.File{status}, Init: true,
+	}
+	if err := c.Start(p); err != nil {
+		return nil, startError(l, err)
+	}
+	return watchContainer(dir, c, p, group)
+}
+
+// buildRoot makes a copy's root file system with its packages, and the binds that it has
+// in it.
+func buildRoot(dir, root string, o *order) ([]bind, error) {
+	l := &o.Launch
 	binds, err := buildRootfs(root, l)
 	if err != nil {
 		return nil, err
@@ -52,52 +122,14 @@ func beginContainer(dir string, o *order, stdout, stderr *os.File) (*begun, erro
 	binds = append(binds, bind{source: filepath.Join(dir, taskDir), path: "/task", writable: true, owned: true})
 	if l.Alloc != "" {
 		binds = append(binds, bind{source: l.AllocDir, path: "/alloc", writable: true, owned: true})
-		if err := makeAlloc(o.CgroupParent, l); err != nil {
-			return nil, err
-		}
 	}
 	if l.Papers != "" {
 		binds = append(binds, bind{source: l.Papers, path: borglet.PapersPath, owned: true})
 	}
-	if err := ownNetwork(dir, o); err != nil {
-		return nil, err
-	}
 	for _, m := range l.Mounts {
 		binds = append(binds, bind{source: m.Source, path: m.Path, writable: m.Writable, owned: true})
 	}
-	if root, err = ownRoot(root, o, binds, stdout, stderr); err != nil {
-		return nil, err
-	}
-	files, args, err := initFiles()
-	if err != nil {
-		return nil, err
-	}
-	for _, f := range files {
-		binds = append(binds, bind{source: f.source, path: f.path})
-	}
-	status, err := beneath.Open(dir, statusFile, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open the status file: %w", err)
-	}
-	defer status.Close()
-	// Found before the start: libcontainer sends threads of this process into
-	// the container's mount name space, and what /proc/self says of mounts is
-	// what its first thread sees.
-	group := cgroupPaths(cgroupPath(o.CgroupParent, l))
-	c, err := libcontainer.Create(o.StateDir, l.ID.String(), containerConfig(o, root, binds))
-	if err != nil {
-		return nil, fmt.Errorf("create container: %w", err)
-	}
-	p := &libcontainer.Process{
-		// The init goes to the task's working directory: libcontainer would make
-		// one that is missing.
-		Args: slices.Concat(args, []string{l.Cwd}, l.Args), Env: append(l.Env, initVariable+"=1"), Cwd: "/",
-		Stdout: stdout, Stderr: stderr, ExtraFiles: []*os.File{status}, Init: true,
-	}
-	if err := c.Start(p); err != nil {
-		return nil, startError(l, err)
-	}
-	return watchContainer(dir, c, p, group)
+	return binds, nil
 }
 
 // ownRoot makes what the shim has prepared usable by the root of the copy's user
@@ -200,6 +232,8 @@ type containerBackend struct {
 	// cpus is nil where no copy can have processors alone.
 	cpus    *processors
 	weights *allocWeights
+	// unbound: it was told that the processes of tasks cannot be bounded.
+	unbound atomic.Bool
 }
 
 func newContainerBackend(cfg Config) (backend, error) {
@@ -228,6 +262,9 @@ func newContainerBackend(cfg Config) (backend, error) {
 		cfg.Log.Warn("tasks have no user ids of their own: root in them is the machine's root without capabilities", "machine", cfg.Name, "err", err)
 		return b, nil
 	}
+	if shared, err := sharedCounts(ids[0]); err != nil || shared {
+		cfg.Log.Warn("what the kernel counts by user, such as instances of inotify, tasks share with root: let everybody execute the borglet's program (chmod o+x)", "machine", cfg.Name, "err", err)
+	}
 	claims, err := newIDClaims(idClaimsDir, stateDir(cfg))
 	if err != nil {
 		return nil, err
@@ -254,6 +291,7 @@ func (b *containerBackend) prepare(o *order) (err error) {
 	if err := b.placeOn(o); err != nil {
 		return err
 	}
+	b.bound()
 	b.weights.join(&o.Launch)
 	if b.ids == nil || o.Launch.MachineIDs {
 		return nil
@@ -307,7 +345,17 @@ func (b *containerBackend) settleShared() error {
 	return errors.Join(err, b.cpus.settle())
 }
 
+// bound bounds the processes of all tasks. A machine where that cannot be runs them
+// nevertheless; the log says so once.
+func (b *containerBackend) bound() {
+	if err := boundProcesses(); err != nil && !b.unbound.Swap(true) {
+		b.cfg.Log.Warn("tasks can take all processes of the machine", "machine", b.cfg.Name, "err", err)
+	}
+}
+
 func (b *containerBackend) started(o *order) error {
+	// The end of the last other task may have taken the cgroup with its bound away.
+	b.bound()
 	err := b.weights.weigh(o.Launch.ID)
 	if b.cpus == nil {
 		return err

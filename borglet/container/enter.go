@@ -32,6 +32,9 @@ func enterContainer(o *order, e *entry) (*program, error) {
 	if err := makeReachable(c.Config().Rootfs); err != nil {
 		return nil, err
 	}
+	if err := limitSelf(); err != nil {
+		return nil, fmt.Errorf("start %q: %w", e.Args[0], err)
+	}
 	p := &libcontainer.Process{Args: e.Args, Env: e.environment(o), Cwd: o.Launch.Cwd}
 	var socket *os.File
 	if e.Terminal {

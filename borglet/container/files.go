@@ -62,6 +62,8 @@ type order struct {
 
 	// cpusetChanges is what take said, for started.
 	cpusetChanges int
+	// users is the path of the user name space that the container joins, while it starts.
+	users string
 }
 
 // started is pid.json.

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"borg/borglet"
+	"borg/borglet/beneath"
 )
 
 // maxHolderBytes bounds the words on who holds a port.
@@ -67,7 +68,7 @@ func isTask(pid int) bool {
 	if strings.Contains(string(groups), ":"+cgroupTop+"/") {
 		return true
 	}
-	env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	env, _ := beneath.ReadProc(fmt.Sprintf("/proc/%d", pid), "environ")
 	return strings.Contains("\x00"+string(env), "\x00"+markerVariable+"=")
 }
 

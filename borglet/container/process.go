@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"borg/borglet"
+	"borg/borglet/beneath"
 	"borg/proto/borgpb"
 )
 
@@ -244,7 +245,7 @@ func marked(value string) []proc {
 	want := "\x00" + markerVariable + "=" + value
 	var found []proc
 	for _, pid := range pids() {
-		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+		env, err := beneath.ReadProc(fmt.Sprintf("/proc/%d", pid), "environ")
 		if err != nil {
 			continue
 		}

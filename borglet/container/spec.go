@@ -5,6 +5,7 @@ package container
 import (
 	"path/filepath"
 	"slices"
+	"strconv"
 
 	"github.com/opencontainers/cgroups"
 	"github.com/opencontainers/runc/libcontainer/configs"
@@ -20,8 +21,8 @@ const (
 	minMemBytes = 16 << 20
 	// pidsLimit bounds the processes and threads of one copy.
 	pidsLimit = 4096
-	// openFiles is the limit on open files, if the machine allows as many.
-	openFiles = 1 << 16
+	// terminals bounds the pseudo terminals of one copy: the machine has them for all.
+	terminals = 256
 	// cpuPeriodUs is the period of the processor's hard limit. Microseconds.
 	cpuPeriodUs = 100_000
 	// batchPart is how much less of a processor that all want a batch task has than a
@@ -58,7 +59,7 @@ func containerConfig(o *order, root string, binds []bind) *configs.Config {
 	mounts := []*configs.Mount{
 		{Source: "proc", Destination: "/proc", Device: "proc", Flags: unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV},
 		{Source: "tmpfs", Destination: "/dev", Device: "tmpfs", Flags: unix.MS_NOSUID | unix.MS_STRICTATIME, Data: "mode=755,size=65536k"},
-		{Source: "devpts", Destination: "/dev/pts", Device: "devpts", Flags: unix.MS_NOSUID | unix.MS_NOEXEC, Data: "newinstance,ptmxmode=0666,mode=0620,gid=5"},
+		{Source: "devpts", Destination: "/dev/pts", Device: "devpts", Flags: unix.MS_NOSUID | unix.MS_NOEXEC, Data: "newinstance,ptmxmode=0666,mode=0620,gid=5,max=" + strconv.Itoa(terminals)},
 		{Source: "shm", Destination: "/dev/shm", Device: "tmpfs", Flags: unix.MS_NOSUID | unix.MS_NODEV, Data: "mode=1777"},
 		{Source: "mqueue", Destination: "/dev/mqueue", Device: "mqueue", Flags: unix.MS_NOSUID | unix.MS_NOEXEC | unix.MS_NODEV},
 		{Source: "sysfs", Destination: "/sys", Device: "sysfs", Flags: unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_RDONLY},
@@ -95,7 +96,6 @@ func containerConfig(o *order, root string, binds []bind) *configs.Config {
 		MaskPaths:     maskedPaths,
 		ReadonlyPaths: readonlyPaths,
 		OomScoreAdj:   &score,
-		Rlimits:       rlimits(),
 	}
 	if l.Network != "" {
 		cfg.Namespaces.Add(configs.NEWNET, l.Network)
@@ -110,7 +110,7 @@ func containerConfig(o *order, root string, binds []bind) *configs.Config {
 		}
 	}
 	if o.FirstID != 0 {
-		cfg.Namespaces.Add(configs.NEWUSER, "")
+		cfg.Namespaces.Add(configs.NEWUSER, o.users)
 		cfg.UIDMappings, cfg.GIDMappings = idMap(o.FirstID), idMap(o.FirstID)
 		cfg.MaskPaths = slices.Concat(maskedPaths, maskedSys)
 	}
@@ -136,20 +136,6 @@ func bindMount(b bind, firstID uint32) *configs.Mount {
 		m.IDMapping = &configs.MountIDMapping{UIDMappings: idMap(firstID), GIDMappings: idMap(firstID)}
 	}
 	return m
-}
-
-// rlimits are limits of single processes. A hard limit of the borglet's own
-// cannot always be raised, not even by root.
-func rlimits() []configs.Rlimit {
-	files := uint64(openFiles)
-	var own unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err == nil {
-		files = min(files, own.Max)
-	}
-	return []configs.Rlimit{
-		{Type: unix.RLIMIT_NOFILE, Hard: files, Soft: files},
-		{Type: unix.RLIMIT_CORE, Hard: 0, Soft: 0},
-	}
 }
 
 // cgroupPath is where a copy's cgroup lies.

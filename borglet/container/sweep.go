@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"borg/borglet"
+	"borg/borglet/beneath"
 	"borg/borglet/network"
 )
 
@@ -105,7 +106,7 @@ func liveShims(tasks string) []proc {
 	want := "borglet\x00shim\x00" + filepath.Clean(tasks) + "/"
 	var list []proc
 	for _, pid := range pids() {
-		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		line, err := beneath.ReadProc(fmt.Sprintf("/proc/%d", pid), "cmdline")
 		if err != nil || !strings.HasPrefix(string(line), want) {
 			continue
 		}

@@ -1,6 +1,7 @@
 package container
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -196,26 +197,117 @@ func (r *idRanges) free(id borglet.ID) {
 // userNamespace opens a user name space in which a range of the machine's ids is
 // 0 and up. A process is stopped in it before its first instruction, and ended
 // when the name space has been opened.
+//
+// The name space is owned by the first id of the range, where that can be: what the kernel
+// counts of it by user, such as instances of inotify, queued signals and locked memory, it
+// counts of its owner too. Were that root, one task could take what all others and root
+// itself have together.
 func userNamespace(first uint32) (*os.File, error) {
-	// Who traces a process is a thread.
+	// Who traces a process is a thread, and so is who has another user id.
 	runtime.LockOSThread()
+	restore, err := becomeOwner(first)
+	if err != nil {
+		defer runtime.UnlockOSThread()
+		return openNamespace(first)
+	}
+	p, startErr := stoppedIn(first)
+	if err := restore(); err != nil {
+		// The thread ends with this goroutine: it is never unlocked.
+		if startErr == nil {
+			endStopped(p)
+		}
+		return nil, fmt.Errorf("make a user name space: %w", err)
+	}
 	defer runtime.UnlockOSThread()
-	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(first), Size: idsPerCopy}}
-	p, err := os.StartProcess("/proc/self/exe", []string{"borglet"}, &os.ProcAttr{Sys: &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids, Ptrace: true, Pdeathsig: syscall.SIGKILL,
-	}})
+	if startErr != nil {
+		// The program may be none that everybody may execute.
+		return openNamespace(first)
+	}
+	defer endStopped(p)
+	return namespaceOf(p)
+}
+
+// openNamespace is userNamespace with root as owner. The caller has locked its thread.
+func openNamespace(first uint32) (*os.File, error) {
+	p, err := stoppedIn(first)
 	if err != nil {
 		return nil, fmt.Errorf("make a user name space: %w", err)
 	}
-	defer func() {
-		_ = p.Kill()
-		_, _ = p.Wait()
-	}()
+	defer endStopped(p)
+	return namespaceOf(p)
+}
+
+// sharedCounts reports whether user name spaces of copies are owned by root, whose counts
+// are then those of all.
+func sharedCounts(first uint32) (bool, error) {
+	users, err := userNamespace(first)
+	if err != nil {
+		return true, err
+	}
+	defer users.Close()
+	owner, err := unix.IoctlGetInt(int(users.Fd()), unix.NS_GET_OWNER_UID)
+	if err != nil {
+		return true, fmt.Errorf("ask who owns a user name space: %w", err)
+	}
+	return uint32(owner) != first, nil
+}
+
+func stoppedIn(first uint32) (*os.Process, error) {
+	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(first), Size: idsPerCopy}}
+	return os.StartProcess("/proc/self/exe", []string{"borglet"}, &os.ProcAttr{Sys: &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids, Ptrace: true, Pdeathsig: syscall.SIGKILL,
+	}})
+}
+
+func endStopped(p *os.Process) {
+	_ = p.Kill()
+	_, _ = p.Wait()
+}
+
+func namespaceOf(p *os.Process) (*os.File, error) {
 	f, err := os.Open("/proc/" + strconv.Itoa(p.Pid) + "/ns/user")
 	if err != nil {
 		return nil, fmt.Errorf("make a user name space: %w", err)
 	}
 	return f, nil
+}
+
+// becomeOwner gives this thread another effective user id and all its capabilities still.
+// restore undoes that.
+func becomeOwner(id uint32) (restore func() error, err error) {
+	bits, err := unix.PrctlRetInt(unix.PR_GET_SECUREBITS, 0, 0, 0, 0)
+	if err != nil {
+		return nil, err
+	}
+	// With another user id the process becomes one that nobody may look into.
+	dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
+	if err != nil {
+		return nil, err
+	}
+	const keepCapabilities = 1 << 2 // SECBIT_NO_SETUID_FIXUP
+	if err := unix.Prctl(unix.PR_SET_SECUREBITS, uintptr(bits|keepCapabilities), 0, 0, 0); err != nil {
+		return nil, err
+	}
+	const same = ^uintptr(0)
+	set := func(uid int) error {
+		// Of this thread alone: syscall.Setresuid is of all.
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, same, uintptr(uid), same); errno != 0 {
+			return errno
+		}
+		return nil
+	}
+	was := os.Geteuid()
+	restore = func() error {
+		err := errors.Join(set(was), unix.Prctl(unix.PR_SET_SECUREBITS, uintptr(bits), 0, 0, 0))
+		if dumpable == 1 {
+			err = errors.Join(err, unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0))
+		}
+		return err
+	}
+	if err := set(int(id)); err != nil {
+		return nil, errors.Join(err, restore())
+	}
+	return restore, nil
 }
 
 // mappedTree returns a mount of a directory or file, attached nowhere, in which

@@ -3,7 +3,10 @@ package container
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"borg/borglet"
 )
@@ -130,5 +133,36 @@ func TestIDsOfTwoBorglets(t *testing.T) {
 	}
 	if c, _ := open("c"); len(c.users()) != 1 {
 		t.Errorf("c got %v after a was swept", c.users())
+	}
+}
+
+// TestOwnerOfUsers: a user name space is owned by the first of its ids, and the thread
+// that made it is root again.
+func TestOwnerOfUsers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	shared, err := sharedCounts(DefaultTaskIDs[0])
+	if err != nil {
+		t.Skipf("no user name spaces here: %v", err)
+	}
+	if info, err := os.Stat("/proc/self/exe"); err == nil && info.Mode().Perm()&0o001 != 0 && shared {
+		t.Error("root owns the user name space of a task")
+	}
+	if dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); err != nil || dumpable != 1 {
+		t.Errorf("nobody may look into this process any more: %d %v", dumpable, err)
+	}
+	threads, err := filepath.Glob("/proc/self/task/*/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range threads {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		if !strings.Contains(string(text), "Uid:\t0\t0\t0\t0\n") {
+			t.Errorf("%s is not root's:\n%s", path, text)
+		}
 	}
 }

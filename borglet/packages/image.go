@@ -1,6 +1,7 @@
 package packages
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,11 +23,11 @@ type manifest struct {
 
 // descriptor and document are what is read of the JSON of OCI and Docker.
 type descriptor struct {
-	MediaType string    `json:"mediaType"`
-	Digest    string    `json:"digest"`
-	Size      int64     `json:"size"`
-	URLs      []string  `json:"urls"`
-	Platform  *platform `json:"platform"`
+	MediaType string      `json:"mediaType"`
+	Digest    string      `json:"digest"`
+	Size      int64       `json:"size"`
+	URLs      few[string] `json:"urls"`
+	Platform  *platform   `json:"platform"`
 }
 
 type platform struct {
@@ -36,11 +37,37 @@ type platform struct {
 }
 
 type document struct {
-	SchemaVersion int          `json:"schemaVersion"`
-	MediaType     string       `json:"mediaType"`
-	Config        *descriptor  `json:"config"`
-	Layers        []descriptor `json:"layers"`
-	Manifests     []descriptor `json:"manifests"`
+	SchemaVersion int             `json:"schemaVersion"`
+	MediaType     string          `json:"mediaType"`
+	Config        *descriptor     `json:"config"`
+	Layers        few[descriptor] `json:"layers"`
+	Manifests     few[descriptor] `json:"manifests"`
+}
+
+// few is a list of JSON that is refused beyond maxListed elements: an element of three
+// bytes takes a hundred once it is read.
+type few[T any] []T
+
+func (f *few[T]) UnmarshalJSON(raw []byte) error {
+	*f = nil
+	if string(raw) == "null" {
+		return nil
+	}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	if t, err := d.Token(); err != nil || t != json.Delim('[') {
+		return fmt.Errorf("%.20s... is no list", raw)
+	}
+	for d.More() {
+		if len(*f) == maxListed {
+			return fmt.Errorf("a list has more than %d elements", maxListed)
+		}
+		var one T
+		if err := d.Decode(&one); err != nil {
+			return err
+		}
+		*f = append(*f, one)
+	}
+	return nil
 }
 
 // layerTypes are the kinds of layers that can be unpacked.
@@ -75,7 +102,7 @@ var manifestTypes = []string{
 func readManifest(text []byte, arch string) (m *manifest, next blob, err error) {
 	var d document
 	if err := json.Unmarshal(text, &d); err != nil {
-		return nil, blob{}, fmt.Errorf("its manifest is not JSON: %w", err)
+		return nil, blob{}, fmt.Errorf("its manifest cannot be read: %w", err)
 	}
 	switch {
 	case d.Config == nil && len(d.Manifests) == 0 && len(d.Layers) == 0:

@@ -11,8 +11,22 @@ const (
 	maxManifests = 4
 	// maxPlatforms bounds the manifests in an index.
 	maxPlatforms = 256
+	// maxListed bounds each list in a manifest or index.
+	maxListed = 1024
 	// maxEntries bounds the files, directories and links of one layer.
 	maxEntries = 1_000_000
+	// maxHeaderBytes bounds the headers of one entry, with its records, long names and the
+	// map of a sparse file: what the reader of archives holds while it reads them.
+	maxHeaderBytes = int64(256 << 10)
+	// maxKeptBytes bounds the memory for what is kept of a layer while it is unpacked: its
+	// directories and the names that it takes away, each charged keptNameBytes and the
+	// bytes of its path.
+	maxKeptBytes  = int64(64 << 20)
+	keptNameBytes = int64(256)
+	// maxNameTold bounds the part of a name that is kept to tell where an archive broke.
+	maxNameTold = 200
+	// maxWindowBytes bounds the memory that a layer packed by zstd asks of who unpacks it.
+	maxWindowBytes = 64 << 20
 	// maxUnpackedBytes bounds what one layer is when it is unpacked.
 	maxUnpackedBytes = int64(64 << 30)
 	// maxRatio is how many times its compressed size a layer may be, above
@@ -30,6 +44,8 @@ const (
 	parallelFetches = 3
 	// stallTimeout is how long a source may be silent.
 	stallTimeout = 60 * time.Second
+	// maxAnswerHeaderBytes bounds the head of what a registry answers.
+	maxAnswerHeaderBytes = 256 << 10
 	// maxServed is how many answers to other machines are under way at once.
 	maxServed = 8
 	// paceBytes is what an answer reads at once.

@@ -97,8 +97,8 @@ func isOpaque(root *os.Root, dir string) (bool, error) {
 
 // dressImplied gives directories without entries the look of those below.
 func (u *unpacker) dressImplied() error {
-	for _, name := range slices.Sorted(maps.Keys(u.implied)) {
-		if !u.implied[name] {
+	for _, name := range slices.Sorted(maps.Keys(u.kept)) {
+		if !u.kept[name].implied {
 			continue
 		}
 		u.needsLower = true

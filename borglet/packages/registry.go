@@ -48,6 +48,7 @@ func newRegistry(text string, who Credentials) (*registry, error) {
 	}
 	base := http.DefaultTransport.(*http.Transport).Clone()
 	base.ResponseHeaderTimeout = stallTimeout
+	base.MaxResponseHeaderBytes = maxAnswerHeaderBytes
 	// What is compressed is meant so: digests are of the bytes as they are.
 	base.DisableCompression = true
 	return &registry{text: text, repo: repo, base: base, who: who}, nil

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path"
 	"strings"
-	"syscall"
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
@@ -30,6 +29,8 @@ const (
 type bounds struct {
 	bytes   int64
 	entries int
+	// kept is the memory for what is kept of names while it is unpacked.
+	kept int64
 	// grow is asked for room, growBytes or more at a time, before it is taken; nil:
 	// there is enough.
 	grow func(bytes int64) error
@@ -41,7 +42,7 @@ func boundsOf(packedBytes int64, grow func(int64) error) bounds {
 	if packedBytes < most/maxRatio {
 		most = max(freeRatioBytes, packedBytes*maxRatio)
 	}
-	return bounds{bytes: most, entries: maxEntries, grow: grow}
+	return bounds{bytes: most, entries: maxEntries, kept: maxKeptBytes, grow: grow}
 }
 
 // unpacker puts the entries of one layer below a directory. It never follows a
@@ -50,18 +51,12 @@ type unpacker struct {
 	root   *os.Root
 	bounds bounds
 	chown  bool
-	// dirs are the directories that were made. They stay directories.
-	dirs map[string]bool
-	// late are the modes and times of directories, which what is put into them
-	// would spoil.
-	late map[string]*tar.Header
-	// gone are the names that the layer takes away from lower ones.
-	gone map[string]bool
+	// kept has the directories that were made, and the names that the layer takes away
+	// from lower ones. keptBytes is the memory it is charged.
+	kept      map[string]kept
+	keptBytes int64
 	// lower are the layers below, the highest first.
 	lower []*os.Root
-	// implied are the directories without an entry of their own, unless all below them is
-	// hidden: they look like those of lower layers.
-	implied map[string]bool
 	// needsLower: what is made depends on the layers below.
 	needsLower bool
 	bytes      int64
@@ -94,7 +89,7 @@ func unpack(r io.Reader, dir string, b bounds, lower []string) (is unpacked, err
 	defer closePlain()
 	u := &unpacker{
 		root: root, bounds: b, chown: os.Geteuid() == 0,
-		dirs: map[string]bool{".": true}, late: map[string]*tar.Header{}, gone: map[string]bool{}, implied: map[string]bool{},
+		kept: map[string]kept{".": {kind: madeDir}},
 	}
 	defer u.closeLower()
 	if err := u.openLower(lower); err != nil {
@@ -103,18 +98,8 @@ func unpack(r io.Reader, dir string, b bounds, lower []string) (is unpacked, err
 	// The archive is above its files by headers of half a block each at least, so
 	// that twice the bound is never reached by what is within it.
 	stream := &bounded{r: plain, left: satAdd(b.bytes, b.bytes)}
-	archive := tar.NewReader(stream)
-	for {
-		h, err := archive.Next()
-		if err == io.EOF {
-			break
-		}
-		if err != nil && !errors.Is(err, tar.ErrInsecurePath) {
-			return is, fmt.Errorf("unpack: read the archive: %w", err)
-		}
-		if err := u.entry(h, archive); err != nil {
-			return is, err
-		}
+	if err := u.archive(stream); err != nil {
+		return is, err
 	}
 	if err := u.finish(); err != nil {
 		return is, err
@@ -122,29 +107,35 @@ func unpack(r io.Reader, dir string, b bounds, lower []string) (is unpacked, err
 	return unpacked{u.bytes, u.entries, !u.needsLower}, nil
 }
 
+// archive unpacks all entries of an archive.
+func (u *unpacker) archive(stream *bounded) error {
+	archive := tar.NewReader(stream)
+	for last := ""; ; {
+		stream.headers()
+		h, err := archive.Next()
+		stream.content()
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil && !errors.Is(err, tar.ErrInsecurePath):
+			return fmt.Errorf("unpack: read the archive at byte %d, after entry %.200q: %w", stream.read, last, err)
+		}
+		// h may have a megabyte of records. Nothing of it is kept but what is copied.
+		last = strings.Clone(h.Name[:min(len(h.Name), maxNameTold)])
+		if err := u.entry(h, archive); err != nil {
+			return err
+		}
+		if _, err := io.Copy(io.Discard, archive); err != nil {
+			return fmt.Errorf("unpack %.200q: %w", h.Name, err)
+		}
+	}
+}
+
 func satAdd(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
 	}
 	return a + b
-}
-
-// errBomb: it becomes more than a layer of its size may.
-var errBomb = errors.New("it becomes too much when it is unpacked")
-
-// bounded reads no more than it may.
-type bounded struct {
-	r    io.Reader
-	left int64
-}
-
-func (b *bounded) Read(p []byte) (int, error) {
-	if b.left <= 0 {
-		return 0, errBomb
-	}
-	n, err := b.r.Read(p[:min(int64(len(p)), b.left)])
-	b.left -= int64(n)
-	return n, err
 }
 
 // decompress tells by the first bytes how it was packed.
@@ -163,7 +154,7 @@ func decompress(r io.Reader) (plain io.Reader, done func(), err error) {
 		return z, func() {}, nil
 	case string(head) == "\x28\xb5\x2f\xfd", len(head) == 4 && head[0]&0xf0 == 0x50 && string(head[1:]) == "\x2a\x4d\x18":
 		// A frame of zstd, or one to be skipped before it.
-		z, err := zstd.NewReader(buffered, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(256<<20), zstd.WithDecoderMaxWindow(128<<20))
+		z, err := zstd.NewReader(buffered, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(maxWindowBytes), zstd.WithDecoderMaxWindow(maxWindowBytes))
 		if err != nil {
 			return nil, nil, fmt.Errorf("unpack: read zstd: %w", err)
 		}
@@ -200,26 +191,31 @@ func entryName(name string) (string, error) {
 	return path.Clean(name), nil
 }
 
+// count counts one more entry, or directory that an entry implies.
+func (u *unpacker) count(entry string) error {
+	if u.entries++; u.entries > u.bounds.entries {
+		return refuse(entry, "the layer has more than %d entries, with the directories that they imply", u.bounds.entries)
+	}
+	return u.take(entry, blockBytes)
+}
+
 func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
+	if err := u.count(h.Name); err != nil {
+		return err
+	}
 	if h.Typeflag == tar.TypeXGlobalHeader {
+		// It says nothing that a package has. It is an entry like others to the bounds.
 		return nil
 	}
 	name, err := entryName(h.Name)
 	if err != nil {
 		return err
 	}
-	if u.entries++; u.entries > u.bounds.entries {
-		return refuse(h.Name, "the layer has more than %d entries", u.bounds.entries)
-	}
-	if err := u.take(h.Name, blockBytes); err != nil {
-		return err
-	}
 	if name == "." {
 		if h.Typeflag != tar.TypeDir {
 			return refuse(h.Name, "the root of a package is a directory")
 		}
-		u.late["."] = h
-		return nil
+		return u.keep(h.Name, name, kept{kind: madeDir, look: lookOf(h)})
 	}
 	if err := u.parents(h.Name, path.Dir(name)); err != nil {
 		return err
@@ -239,14 +235,14 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	default:
 		return refuse(h.Name, "its kind %q is not known", h.Typeflag)
 	}
-	if u.dirs[name] {
+	if u.isDir(name) {
 		return refuse(h.Name, "it is a directory in the same layer")
 	}
 	// The last of several entries of one name counts.
 	if err := u.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("unpack %.200q: %w", h.Name, err)
 	}
-	delete(u.gone, name)
+	u.forget(name)
 	switch h.Typeflag {
 	case tar.TypeLink:
 		return u.hardLink(h, name)
@@ -275,31 +271,25 @@ func (u *unpacker) take(name string, bytes int64) error {
 // parents makes the directories above an entry that have no entry of their own
 // yet, and refuses what would lead through something else.
 func (u *unpacker) parents(entry, dir string) error {
-	if u.dirs[dir] {
+	if u.isDir(dir) {
 		return nil
 	}
 	if err := u.parents(entry, path.Dir(dir)); err != nil {
 		return err
 	}
-	hides := u.gone[dir]
-	if err := u.makeDir(entry, dir); err != nil {
+	if err := u.count(entry); err != nil {
 		return err
 	}
-	u.implied[dir] = !hides
-	return nil
+	return u.makeDir(entry, dir, kept{kind: madeDir, implied: !u.isGone(dir)})
 }
 
 // makeDir makes one directory in one that was made.
-func (u *unpacker) makeDir(entry, dir string) error {
-	if u.dirs[dir] {
-		return nil
-	}
-	hides := u.gone[dir]
+func (u *unpacker) makeDir(entry, dir string, as kept) error {
+	hides := u.isGone(dir)
 	if hides {
 		if err := u.root.Remove(dir); err != nil {
 			return fmt.Errorf("unpack %.200q: %w", entry, err)
 		}
-		delete(u.gone, dir)
 	}
 	err := u.root.Mkdir(dir, 0o755)
 	if errors.Is(err, fs.ErrExist) {
@@ -312,8 +302,7 @@ func (u *unpacker) makeDir(entry, dir string) error {
 	if err != nil {
 		return fmt.Errorf("unpack %.200q: %w", entry, err)
 	}
-	u.dirs[dir] = true
-	if err := u.take(entry, blockBytes); err != nil {
+	if err := u.keep(entry, dir, as); err != nil {
 		return err
 	}
 	if hides {
@@ -323,20 +312,17 @@ func (u *unpacker) makeDir(entry, dir string) error {
 }
 
 func (u *unpacker) directory(h *tar.Header, name string) error {
-	if !u.dirs[name] {
-		if info, err := u.root.Lstat(name); err == nil && !u.gone[name] {
-			if info.Mode()&fs.ModeSymlink != 0 {
-				return refuse(h.Name, "it is a symbolic link in the same layer")
-			}
-			return refuse(h.Name, "it is a file in the same layer")
-		}
-		if err := u.makeDir(h.Name, name); err != nil {
-			return err
-		}
+	as := kept{kind: madeDir, look: lookOf(h)}
+	if u.isDir(name) {
+		return u.keep(h.Name, name, as)
 	}
-	u.late[name] = h
-	delete(u.implied, name)
-	return nil
+	if info, err := u.root.Lstat(name); err == nil && !u.isGone(name) {
+		if info.Mode()&fs.ModeSymlink != 0 {
+			return refuse(h.Name, "it is a symbolic link in the same layer")
+		}
+		return refuse(h.Name, "it is a file in the same layer")
+	}
+	return u.makeDir(h.Name, name, as)
 }
 
 func (u *unpacker) file(h *tar.Header, name string, content io.Reader) error {
@@ -357,7 +343,7 @@ func (u *unpacker) file(h *tar.Header, name string, content io.Reader) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("unpack %.200q: %w", h.Name, err)
 	}
-	return u.dress(h, name)
+	return u.dress(lookOf(h), h.Name, name)
 }
 
 // symbolicLink makes a link. An absolute one means the task's own root, where
@@ -394,12 +380,12 @@ func (u *unpacker) hardLink(h *tar.Header, name string) error {
 		return refuse(h.Name, "it is a hard link: %w", err)
 	}
 	info, err := u.root.Lstat(to)
-	if !u.dirs[path.Dir(to)] {
+	if !u.isDir(path.Dir(to)) {
 		// Nothing is reached through a link.
 		info, err = nil, fs.ErrNotExist
 	}
 	switch {
-	case err != nil && u.dirs[to], err == nil && (!info.Mode().IsRegular() || u.gone[to]):
+	case err != nil && u.isDir(to), err == nil && (!info.Mode().IsRegular() || u.isGone(to)):
 		return refuse(h.Name, "it is a hard link to %.200q, which is no file", h.Linkname)
 	case err != nil:
 		return refuse(h.Name, "it is a hard link to %.200q, which is no file of this layer; copy the file, or build both in one layer", h.Linkname)
@@ -424,7 +410,7 @@ func (u *unpacker) whiteout(entry, dir, base string) error {
 		return refuse(entry, "it takes away %q", hidden)
 	}
 	name := path.Join(dir, hidden)
-	if u.dirs[name] {
+	if u.isDir(name) {
 		return u.opaque(name)
 	}
 	if _, err := u.root.Lstat(name); err == nil {
@@ -439,8 +425,7 @@ func (u *unpacker) whiteout(entry, dir, base string) error {
 	if err := unix.Mknodat(int(d.Fd()), hidden, unix.S_IFCHR, 0); err != nil {
 		return fmt.Errorf("unpack %.200q: mark as taken away: %w", entry, err)
 	}
-	u.gone[name] = true
-	return nil
+	return u.keep(entry, name, kept{kind: takenAway})
 }
 
 func (u *unpacker) opaque(dir string) error {
@@ -451,40 +436,6 @@ func (u *unpacker) opaque(dir string) error {
 	defer d.Close()
 	if err := unix.Fsetxattr(int(d.Fd()), opaqueXattr, []byte("y"), 0); err != nil {
 		return fmt.Errorf("unpack %.200q: hide what is below: %w", dir, err)
-	}
-	return nil
-}
-
-// dress gives a file its owner, mode and time. The bits that would give a task
-// another's rights are cleared: no task may have them.
-func (u *unpacker) dress(h *tar.Header, name string) error {
-	if u.chown {
-		if err := u.root.Lchown(name, h.Uid, h.Gid); err != nil {
-			return refuse(h.Name, "its owner is %d:%d: %w", h.Uid, h.Gid, err)
-		}
-	}
-	mode := fs.FileMode(h.Mode).Perm()
-	if h.Typeflag == tar.TypeDir && h.Mode&syscall.S_ISVTX != 0 {
-		mode |= fs.ModeSticky
-	}
-	if err := u.root.Chmod(name, mode); err != nil {
-		return fmt.Errorf("unpack %.200q: %w", h.Name, err)
-	}
-	if err := u.root.Chtimes(name, h.ModTime, h.ModTime); err != nil {
-		return fmt.Errorf("unpack %.200q: %w", h.Name, err)
-	}
-	return nil
-}
-
-// finish gives directories what files in them would have spoiled.
-func (u *unpacker) finish() error {
-	if err := u.dressImplied(); err != nil {
-		return err
-	}
-	for name, h := range u.late {
-		if err := u.dress(h, name); err != nil {
-			return err
-		}
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ func diagnose(f facts) []finding {
 		// Without these there are no containers in any case, as said above.
 		findings = append(findings, isolation(f)...)
 	}
-	return append(findings, files(f), memory(f), disk(f), descriptors(f), clock(f), ports(f), taskPorts(f), sockets(f))
+	return append(findings, files(f), memory(f), disk(f), descriptors(f), counters(f), clock(f), ports(f), taskPorts(f), sockets(f))
 }
 
 func system(f facts) finding {

@@ -12,6 +12,7 @@ func goodFacts() facts {
 		binDir: "/b", borgletCgo: true, borgletSeccomp: true, built: time.Unix(1000, 0), now: time.Unix(2000, 0),
 		cgroupVersion: "v2", controllers: []string{"cpu", "memory", "pids"}, userNamespaces: true, nft: true,
 		memBytes: 8 << 30, memFreeBytes: 6 << 30, dir: "/d", diskFreeBytes: 50 << 30, runDir: "/run/borg/borgcell/local",
+		sysctls:   map[string]int64{"kernel.pid_max": 4_194_304, "fs.inotify.max_user_instances": 128},
 		fileLimit: 20000, portBase: 7000, portsFree: []string{"7001-7005"},
 	}
 }
@@ -52,6 +53,9 @@ func TestDiagnose(t *testing.T) {
 		{"no disk", func(f *facts) { f.diskFreeBytes = 1 << 20 }, "disk", broken, "--dir"},
 		{"directory of another", func(f *facts) { f.dirErr = "permission denied" }, "disk", broken, "--dir"},
 		{"few files", func(f *facts) { f.fileLimit = 256 }, "open files", broken, "ulimit"},
+		{"few processes", func(f *facts) { f.sysctls["kernel.pid_max"] = 32768 }, "kernel counters", weaker, "sysctl -w kernel.pid_max=4194304"},
+		{"few of several", func(f *facts) { f.sysctls["fs.inotify.max_user_instances"], f.sysctls["fs.file-max"] = 8, 1000 }, "kernel counters", weaker,
+			"sysctl -w fs.file-max=8388608 fs.inotify.max_user_instances=1024"},
 		{"clock", func(f *facts) { f.now = time.Unix(1000-3*86400, 0) }, "clock", weaker, "timedatectl"},
 		{"port taken", func(f *facts) { f.portsTaken = []string{"127.0.0.1:7003"} }, "ports", broken, "--port-base 8000"},
 		{"task port held", func(f *facts) { f.taskPortsHeld = []string{"20007 by nginx (process 812)"} }, "task ports", weaker, "--task-port-base"},
@@ -87,7 +91,7 @@ func TestPortsOfTheOwnCellAreNoFault(t *testing.T) {
 // What is really here can be looked at without an error.
 func TestGatherLooks(t *testing.T) {
 	f := gather(t.Context(), testLayout(t))
-	if f.cpus < 1 || f.memBytes == 0 || f.memFreeBytes == 0 || f.diskFreeBytes == 0 || f.fileLimit == 0 || f.kernel == "unknown" {
+	if f.cpus < 1 || f.memBytes == 0 || f.memFreeBytes == 0 || f.diskFreeBytes == 0 || f.fileLimit == 0 || f.sysctls["kernel.pid_max"] == 0 || f.kernel == "unknown" {
 		t.Errorf("gathered %+v", f)
 	}
 	if len(f.missing) != 3 {

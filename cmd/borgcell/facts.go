@@ -57,9 +57,11 @@ type facts struct {
 	diskFreeBytes          uint64
 	// Why the file system cannot refuse what tasks write beyond their disk limit; empty: it
 	// can.
-	quotaLacks            string
-	runDir, runDirErr     string
-	fileLimit             uint64
+	quotaLacks        string
+	runDir, runDirErr string
+	fileLimit         uint64
+	// What the kernel allows, by the names of sysctls; one that is not there is not known.
+	sysctls               map[string]int64
 	now                   time.Time
 	portBase              int
 	portsTaken, portsFree []string
@@ -98,6 +100,7 @@ func gather(ctx context.Context, l layout) facts {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil {
 		f.fileLimit = limit.Max
 	}
+	f.sysctls = readSysctls("/proc/sys")
 	f.lookAtPorts(ctx, l)
 	return f
 }

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"borg/borglet/beneath"
 )
 
 // processID names a process for good: a number alone may be given to another
@@ -154,7 +156,7 @@ func (m marks) find() ([]foundProcess, error) {
 
 // match says which mark a process bears, or "".
 func (m marks) match(procDir string) string {
-	if env, err := os.ReadFile(filepath.Join(procDir, "environ")); err == nil {
+	if env, err := beneath.ReadProc(procDir, "environ"); err == nil {
 		if slices.Contains(strings.Split(string(env), "\x00"), m.env) {
 			return byEnvironment
 		}
@@ -183,7 +185,7 @@ func (m marks) match(procDir string) string {
 
 // serves tells a master, a scheduler or a borglet of the cell.
 func (m marks) serves(procDir string) bool {
-	line, err := os.ReadFile(filepath.Join(procDir, "cmdline"))
+	line, err := beneath.ReadProc(procDir, "cmdline")
 	words := strings.Split(string(line), "\x00")
 	if err != nil || len(words) < 3 || (words[1] != "serve" && words[1] != "scheduler") {
 		return false
@@ -202,7 +204,7 @@ func within(path, dir string) bool {
 }
 
 func commandLine(pid int) string {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	b, err := beneath.ReadProc(fmt.Sprintf("/proc/%d", pid), "cmdline")
 	if err != nil {
 		return "?"
 	}

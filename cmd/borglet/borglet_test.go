@@ -33,6 +33,9 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
+	if len(os.Args) > 2 && os.Args[1] == takeArgument {
+		takeAll()
+	}
 	if len(os.Args) > 2 && os.Args[1] == listenArgument {
 		listenForTest(os.Args[2:])
 	}

@@ -104,7 +104,9 @@ func importOpenb(ctx *ucli.Context) error {
 		}
 		pods := o.Pods
 		if percent := ctx.Int64("percent"); percent > 0 {
-			pods = o.Inflate(ctx.Uint64("seed"), percent)
+			if pods, err = o.Inflate(ctx.Uint64("seed"), percent); err != nil {
+				return nil, err
+			}
 		}
 		c := o.Cell(pods)
 		if n := len(o.Machines) - len(c.Machines); n > 0 {

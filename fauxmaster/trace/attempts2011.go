@@ -56,6 +56,7 @@ func (g *Google2011) loadAttempts(dir, tasks string) (*Cell, error) {
 
 // ReadMachineTable reads machine_events.csv.
 func (g *Google2011) ReadMachineTable(file string, in io.Reader) error {
+	g.kept.from(in)
 	r := newHeadedRows(file, in)
 	timeMs, id, event := r.column("time_ms"), r.column("machine_id"), r.column("event")
 	platform, cpu, mem := r.column("platform"), r.column("cpu"), r.column("mem")
@@ -63,7 +64,7 @@ func (g *Google2011) ReadMachineTable(file string, in io.Reader) error {
 		return r.err
 	}
 	for g.lenient(r).next() {
-		e := machineEvent2011{atUs: r.integer(timeMs, 0, math.MaxInt64/1000) * 1000, id: r.integer(id, 1, maxID2011), platform: r.text(platform), cpu: -1, mem: -1}
+		e := machineEvent2011{atUs: r.integer(timeMs, 0, math.MaxInt64/1000) * 1000, id: r.integer(id, 1, maxID2011), platform: g.kept.text(r.text(platform)), cpu: -1, mem: -1}
 		e.what = int64(slices.Index([]string{"ADD", "REMOVE", "UPDATE"}, r.text(event)))
 		if e.what < 0 {
 			r.fail(event, "%s is none of ADD, REMOVE, UPDATE", brief(r.text(event)))
@@ -77,6 +78,7 @@ func (g *Google2011) ReadMachineTable(file string, in io.Reader) error {
 		if share, ok := r.maybeShare(mem, 1); ok {
 			e.mem = share
 		}
+		r.keep(&g.kept, keptItemBytes)
 		if r.err != nil {
 			continue
 		}
@@ -91,6 +93,7 @@ var attemptEnds2011 = map[string]int64{"EVICT": evict2011, "FAIL": fail2011, "FI
 
 // ReadAttempts reads tasks.csv, which is in no order of time.
 func (g *Google2011) ReadAttempts(file string, in io.Reader) error {
+	g.kept.from(in)
 	r := newHeadedRows(file, in)
 	c := attemptColumns(r)
 	if r.err != nil {
@@ -100,7 +103,7 @@ func (g *Google2011) ReadAttempts(file string, in io.Reader) error {
 	for g.lenient(r).next() {
 		id := g.id(r, c.job, c.index)
 		attempt := r.integer(c.attempt, 0, math.MaxInt32)
-		said := &task2011{user: r.text(c.user), cpu: -1, mem: -1}
+		said := &task2011{user: g.kept.text(r.text(c.user)), cpu: -1, mem: -1}
 		v, _ := r.maybeInteger(c.class, 0, 3)
 		said.class = int8(v)
 		said.priority = r.priority2011(c.priority)
@@ -127,6 +130,7 @@ func (g *Google2011) ReadAttempts(file string, in io.Reader) error {
 			}
 			kinds[2] = what
 		}
+		r.keep(&g.kept, 4*keptItemBytes)
 		if r.err != nil {
 			continue
 		}

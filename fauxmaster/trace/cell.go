@@ -34,10 +34,16 @@ type Cell struct {
 // Recorded tells whether the cell says what came afterwards.
 func (c *Cell) Recorded() bool { return c.LastNs > 0 }
 
+// maxNotes bounds the kinds of things that are noted: words of a file may be in them.
+const maxNotes = 1000
+
 // note counts something that could not be taken as it was.
 func (c *Cell) note(words string) {
 	if c.Notes == nil {
 		c.Notes = make(map[string]int)
+	}
+	if _, known := c.Notes[words]; !known && len(c.Notes) >= maxNotes {
+		words = "things of more kinds than the 1,000 that are told one by one"
 	}
 	c.Notes[words]++
 }

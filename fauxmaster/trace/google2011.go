@@ -41,6 +41,7 @@ type Google2011 struct {
 	machineNamed func(id int64) string
 	// allocOf names the alloc that a task is in; empty: nobody says.
 	allocOf func(t *task2011) string
+	kept    ledger
 }
 
 // More bad rows of a file than so many, and than one in a hundred, are no faults:
@@ -206,6 +207,7 @@ func (g *Google2011) complete() bool {
 // ReadMachineEvents reads machine_events.
 func (g *Google2011) ReadMachineEvents(file string, in io.Reader) error {
 	const timeUs, id, event, platform, cpu, mem = 0, 1, 2, 3, 4, 5
+	g.kept.from(in)
 	r := g.lenient(newRows(file, in, "time", "machine ID", "event type", "platform ID", "CPUs", "Memory"))
 	for r.next() {
 		now := r.integer(timeUs, 0, math.MaxInt64)
@@ -222,7 +224,8 @@ func (g *Google2011) ReadMachineEvents(file string, in io.Reader) error {
 		if r.err != nil {
 			continue
 		}
-		e := machineEvent2011{atUs: now, id: machine, what: what, platform: name, cpu: -1, mem: -1}
+		r.keep(&g.kept, keptItemBytes)
+		e := machineEvent2011{atUs: now, id: machine, what: what, platform: g.kept.text(name), cpu: -1, mem: -1}
 		if hasCPU {
 			e.cpu = cpuShare
 		}
@@ -281,6 +284,7 @@ func (g *Google2011) machine(id int64) *machine2011 {
 // hashes: only whether two are the same has a meaning.
 func (g *Google2011) ReadMachineAttributes(file string, in io.Reader) error {
 	const timeUs, id, name, value, deleted = 0, 1, 2, 3, 4
+	g.kept.from(in)
 	r := g.lenient(newRows(file, in, "time", "machine ID", "attribute name", "attribute value", "attribute deleted"))
 	for r.next() {
 		if r.integer(timeUs, 0, math.MaxInt64) > g.timeUs {
@@ -288,6 +292,7 @@ func (g *Google2011) ReadMachineAttributes(file string, in io.Reader) error {
 		}
 		machine, gone := r.integer(id, 1, maxID2011), r.integer(deleted, 0, 1)
 		key, is := g.attribute(r, name, value)
+		r.keep(&g.kept, keptItemBytes)
 		if r.err != nil {
 			continue
 		}
@@ -317,7 +322,7 @@ func (g *Google2011) attribute(r *rows, name, value int) (key, is string) {
 	if len(is) > maxValueBytes {
 		r.fail(value, "%s has %d bytes, want at most %d", brief(is), len(is), maxValueBytes)
 	}
-	return key, is
+	return g.kept.text(key), g.kept.text(is)
 }
 
 // ReadTaskConstraints reads task_constraints. Some copies have the operator
@@ -325,6 +330,7 @@ func (g *Google2011) attribute(r *rows, name, value int) (key, is string) {
 func (g *Google2011) ReadTaskConstraints(file string, in io.Reader) error {
 	const timeUs, job, index = 0, 1, 2
 	operator, name, value := 3, 4, 5
+	g.kept.from(in)
 	r := g.lenient(newRows(file, in, "time", "job ID", "task index", "comparison operator", "attribute name", "attribute value"))
 	for r.next() {
 		if r.line == 1 && !isOperator(r.text(3)) && isOperator(r.text(5)) {
@@ -356,6 +362,7 @@ func (g *Google2011) ReadTaskConstraints(file string, in io.Reader) error {
 			k.Relation = borgpb.Relation_RELATION_GREATER_THAN
 			r.integer(value, math.MinInt64, math.MaxInt64)
 		}
+		r.keep(&g.kept, keptItemBytes)
 		if r.err != nil {
 			continue
 		}
@@ -384,6 +391,7 @@ func (g *Google2011) id(r *rows, job, index int) task2011ID {
 // cannot matter.
 func (g *Google2011) ReadTaskEvents(file string, in io.Reader) error {
 	const timeUs, missing, job, index, machine, event, user, class, priority, cpu, mem, disk, different = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
+	g.kept.from(in)
 	r := g.lenient(newRows(file, in, "time", "missing info", "job ID", "task index", "machine ID", "event type", "user", "scheduling class",
 		"priority", "CPU request", "memory request", "disk space request", "different machines restriction"))
 	for !g.complete() && r.next() {
@@ -398,7 +406,7 @@ func (g *Google2011) ReadTaskEvents(file string, in io.Reader) error {
 		at, _ := r.maybeInteger(machine, 0, maxID2011)
 		_, isMissing := r.maybeInteger(missing, 0, 2)
 		r.maybeShare(disk, maxShare2011)
-		said := task2011{user: r.text(user), cpu: -1, mem: -1}
+		said := task2011{user: g.kept.text(r.text(user)), cpu: -1, mem: -1}
 		v, _ := r.maybeInteger(class, 0, 3)
 		said.class = int8(v)
 		said.priority = r.priority2011(priority)
@@ -416,7 +424,11 @@ func (g *Google2011) ReadTaskEvents(file string, in io.Reader) error {
 		if isMissing && now <= g.readUntilUs() {
 			g.missing++
 		}
+		before := len(g.tasks)
 		g.take(now, id, what, at, &said)
+		if len(g.tasks) > before || g.follow != nil && g.beyond {
+			r.keep(&g.kept, 2*keptItemBytes)
+		}
 	}
 	return r.err
 }

@@ -151,8 +151,9 @@ func (o *Google2019) readNames(r *rows) error {
 	const id, kind, name = 0, 1, 2
 	for o.replay.lenient(r).next() {
 		number := r.whole(id, 0, maxID2011)
+		r.keep(&o.replay.kept, keptTextBytes)
 		if r.err == nil && r.text(kind) == "machine" {
-			o.said[number] = r.text(name)
+			o.said[number] = o.replay.kept.text(r.text(name))
 		}
 	}
 	return r.err
@@ -162,7 +163,7 @@ func (o *Google2019) readNames(r *rows) error {
 func (o *Google2019) readMachineEvents(r *rows) error {
 	const timeUs, id, event, rack, cpu, mem, platform, reason = 0, 1, 2, 3, 4, 5, 6, 7
 	for o.replay.lenient(r).next() {
-		e := machineEvent2011{atUs: r.whole(timeUs, 0, math.MaxInt64), id: r.whole(id, 1, maxID2011), rack: r.short(rack), platform: r.short(platform), cpu: -1, mem: -1}
+		e := machineEvent2011{atUs: r.whole(timeUs, 0, math.MaxInt64), id: r.whole(id, 1, maxID2011), rack: o.replay.kept.text(r.short(rack)), platform: o.replay.kept.text(r.short(platform)), cpu: -1, mem: -1}
 		// ADD is 1, and 0 in 2011.
 		e.what = r.oneOf(event, machineNames2019) - 1
 		if e.what < 0 {
@@ -185,6 +186,7 @@ func (o *Google2019) readMachineEvents(r *rows) error {
 			// What it had is of no use, and where it is not known it is zero.
 			e.cpu, e.mem = -1, -1
 		}
+		r.keep(&o.replay.kept, keptItemBytes)
 		o.machines = append(o.machines, e)
 	}
 	return r.err
@@ -209,6 +211,7 @@ func (o *Google2019) readMachineAttributes(r *rows) error {
 		if r.err != nil || now > o.replay.timeUs {
 			continue
 		}
+		r.keep(&o.replay.kept, keptItemBytes)
 		of := o.attributes[machine]
 		if of == nil {
 			of = make(map[string]attribute2019)
@@ -228,7 +231,7 @@ func (o *Google2019) readCollectionEvents(r *rows) error {
 		e := o.eventOf(r, timeUs, event, id)
 		c := collection2019{
 			saidUs: e.atUs, told: true, isSet: e.isSet, class: e.said.class, priority: e.said.priority,
-			user: r.text(user), name: r.text(name), logical: r.text(logical),
+			user: o.replay.kept.text(r.text(user)), name: o.replay.kept.text(r.text(name)), logical: o.replay.kept.text(r.text(logical)),
 		}
 		c.alloc, _ = r.maybeWhole(alloc, 0, maxID2011)
 		c.parent, _ = r.maybeWhole(parent, 0, maxID2011)
@@ -246,6 +249,7 @@ func (o *Google2019) readCollectionEvents(r *rows) error {
 			continue
 		}
 		o.notMissing("collection_events", missing)
+		r.keep(&o.replay.kept, 2*keptItemBytes+8*int64(len(c.after)))
 		o.hear(e.id.job, &c)
 		switch e.what {
 		case enable2019, schedule2019, updateRunning2019:
@@ -321,6 +325,7 @@ func (o *Google2019) readInstanceEvents(r *rows) error {
 			continue
 		}
 		o.notMissing("instance_events", missing)
+		r.keep(&o.replay.kept, 2*keptItemBytes)
 		o.keep(e)
 	}
 	return r.err
@@ -336,6 +341,7 @@ func (o *Google2019) readLater(r *rows) error {
 			continue
 		}
 		if t := o.replay.tasks[e.id]; t != nil && !t.known() {
+			r.keep(&o.replay.kept, 2*keptItemBytes)
 			e.seq = int32(len(o.later))
 			o.later = append(o.later, e)
 		}
@@ -394,7 +400,8 @@ func (o *Google2019) constraints(r *rows, column int) []*borgpb.Constraint {
 		}
 	}
 	if r.err == nil {
-		o.shared[text] = all
+		r.keep(&o.replay.kept, keptTextBytes*int64(len(all)))
+		o.shared[o.replay.kept.text(text)] = all
 	}
 	return all
 }
@@ -488,6 +495,7 @@ func (o *Google2019) Read(file string, in io.Reader) error {
 	if !ok || f == "" {
 		return fmt.Errorf("%s is none of the tables of Google's trace of 2019", file)
 	}
+	o.replay.kept.from(in)
 	return t.read(o, records(file, f, in, t.must, t.columns))
 }
 

@@ -11,12 +11,68 @@ import (
 	"strings"
 )
 
+// maxItemBytes bounds an object of JSON, of which all is held while it is read.
+const maxItemBytes = int64(4 << 20)
+
+// items is JSON that is read object by object.
+type items struct {
+	*json.Decoder
+	in *upTo
+}
+
+// upTo reads up to a byte that moves on with what is taken.
+type upTo struct {
+	r io.Reader
+	// what has at most room bytes.
+	what string
+	room int64
+	// at is the byte that comes next, most the one that does not.
+	at, most int64
+}
+
+func (u *upTo) Read(p []byte) (int, error) {
+	if u.at >= u.most {
+		return 0, fmt.Errorf("%s of more than %d bytes", u.what, u.room)
+	}
+	n, err := u.r.Read(p[:min(int64(len(p)), u.most-u.at)])
+	u.at += int64(n)
+	return n, err
+}
+
+// goOn lets it read what begins at a byte.
+func (u *upTo) goOn(at int64) { u.most = max(u.most, at+u.room) }
+
+func newItems(in io.Reader) *items {
+	u := &upTo{r: in, what: "an object", room: maxItemBytes, most: maxItemBytes}
+	return &items{json.NewDecoder(u), u}
+}
+
+// next begins with what comes next: it has so many bytes at most.
+func (d *items) next() { d.in.goOn(d.InputOffset()) }
+
+func (d *items) token() (json.Token, error) {
+	d.next()
+	return d.Token()
+}
+
+// value is the next value as it stands.
+func (d *items) value() (raw json.RawMessage, err error) {
+	d.next()
+	return raw, d.Decode(&raw)
+}
+
+// more reports whether an object or list goes on.
+func (d *items) more() bool {
+	d.next()
+	return d.More()
+}
+
 // eachItem reads JSON as a stream: documents one after the other, each a list, an
 // object with a list of items, or an item itself.
 func eachItem(file string, in io.Reader, take func(json.RawMessage) error) error {
-	d := json.NewDecoder(in)
+	d := newItems(in)
 	for {
-		t, err := d.Token()
+		t, err := d.token()
 		switch {
 		case errors.Is(err, io.EOF):
 			return nil
@@ -34,31 +90,31 @@ func eachItem(file string, in io.Reader, take func(json.RawMessage) error) error
 }
 
 // eachOf takes the elements of a list whose bracket was read.
-func eachOf(d *json.Decoder, take func(json.RawMessage) error) error {
-	for d.More() {
-		var raw json.RawMessage
-		if err := d.Decode(&raw); err != nil {
+func eachOf(d *items, take func(json.RawMessage) error) error {
+	for d.more() {
+		raw, err := d.value()
+		if err != nil {
 			return err
 		}
 		if err := take(raw); err != nil {
 			return err
 		}
 	}
-	_, err := d.Token()
+	_, err := d.token()
 	return err
 }
 
 // eachInObject takes the items of an object whose brace was read.
-func eachInObject(d *json.Decoder, take func(json.RawMessage) error) error {
+func eachInObject(d *items, take func(json.RawMessage) error) error {
 	fields := make(map[string]json.RawMessage)
-	list := false
-	for d.More() {
-		key, err := d.Token()
+	list, bytes := false, int64(0)
+	for d.more() {
+		key, err := d.token()
 		if err != nil {
 			return err
 		}
 		if key == "items" {
-			switch t, err := d.Token(); {
+			switch t, err := d.token(); {
 			case err != nil:
 				return err
 			case t == nil:
@@ -72,13 +128,18 @@ func eachInObject(d *json.Decoder, take func(json.RawMessage) error) error {
 			list = true
 			continue
 		}
-		var raw json.RawMessage
-		if err := d.Decode(&raw); err != nil {
+		raw, err := d.value()
+		if err != nil {
 			return err
 		}
-		fields[key.(string)] = raw
+		name := key.(string)
+		// A field that says little takes as much as the map that it is in.
+		if bytes += keptTextBytes + int64(len(name)+len(raw)); bytes > maxItemBytes {
+			return fmt.Errorf("an object of more than %d bytes, each of its fields counted as %d more", maxItemBytes, keptTextBytes)
+		}
+		fields[name] = raw
 	}
-	if _, err := d.Token(); err != nil || list {
+	if _, err := d.token(); err != nil || list {
 		return err
 	}
 	whole, err := json.Marshal(fields)

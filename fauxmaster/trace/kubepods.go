@@ -46,11 +46,6 @@ func (k *Kubernetes) jobs(machines *names) error {
 	priorities := k.priorities()
 	for i := range k.pods {
 		p := &k.pods[i]
-		switch p.Status.Phase {
-		case "Succeeded", "Failed":
-			k.cell.note("pods that have ended")
-			continue
-		}
 		t, err := k.task(p, values)
 		if err != nil {
 			return fmt.Errorf("pod %s of %s: %w", brief(p.Meta.Name), brief(p.Meta.Namespace), err)

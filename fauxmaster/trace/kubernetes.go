@@ -23,6 +23,7 @@ type Kubernetes struct {
 	// may.
 	asked map[string]bool
 	cell  *Cell
+	kept  ledger
 }
 
 // KubernetesLabels are the labels of nodes that name failure domains.
@@ -170,6 +171,7 @@ func NewKubernetes(labels KubernetesLabels) *Kubernetes {
 // Read reads one file. Lists that kubectl did not mix do not say the kind of each
 // item; then what it has tells.
 func (k *Kubernetes) Read(file string, in io.Reader) error {
+	k.kept.from(in)
 	return eachItem(file, in, func(raw json.RawMessage) error {
 		var is struct {
 			Kind   string `json:"kind"`
@@ -191,20 +193,31 @@ func (k *Kubernetes) Read(file string, in io.Reader) error {
 			}
 			nodeSpec.count(k.cell, fieldOf(raw, "spec"))
 			nodeStatus.count(k.cell, fieldOf(raw, "status"))
+			if err := k.kept.item(&n); err != nil {
+				return fmt.Errorf("node %s: %w", brief(n.Meta.Name), err)
+			}
 			k.nodes = append(k.nodes, n)
 		case is.Kind == "Pod" || is.Kind == "" && is.Spec.Containers != nil:
 			var p kubePod
 			if err := json.Unmarshal(raw, &p); err != nil {
 				return fmt.Errorf("a pod: %w", err)
 			}
-			if p.Status.Phase != "Succeeded" && p.Status.Phase != "Failed" {
-				podSpec.count(k.cell, fieldOf(raw, "spec"))
+			if p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed" {
+				k.cell.note("pods that have ended")
+				break
+			}
+			podSpec.count(k.cell, fieldOf(raw, "spec"))
+			if err := k.kept.item(&p); err != nil {
+				return fmt.Errorf("pod %s of %s: %w", brief(p.Meta.Name), brief(p.Meta.Namespace), err)
 			}
 			k.pods = append(k.pods, p)
 		case is.Kind == "PriorityClass":
 			var c kubeClass
 			if err := json.Unmarshal(raw, &c); err != nil {
 				return fmt.Errorf("a priority class: %w", err)
+			}
+			if err := k.kept.item(&c); err != nil {
+				return fmt.Errorf("priority class %s: %w", brief(c.Meta.Name), err)
 			}
 			k.classes[c.Meta.Name] = c
 		case is.Kind == "PodDisruptionBudget":

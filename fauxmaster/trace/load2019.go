@@ -64,9 +64,11 @@ func (o *Google2019) readTable(t table2019, file string, read func(*Google2019, 
 			return fmt.Errorf("open a file of a trace: %w", err)
 		}
 		defer in.Close()
+		o.replay.kept.from(in)
 		return read(o, records(file, f, in, t.must, t.columns))
 	}
 	return readFile(file, func(file string, in io.Reader) error {
+		o.replay.kept.from(in)
 		return read(o, records(file, formOf(file), in, t.must, t.columns))
 	})
 }

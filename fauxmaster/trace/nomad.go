@@ -26,6 +26,7 @@ type Nomad struct {
 	// asked are the attributes that some constraint names; nodes have more than a
 	// machine may.
 	asked map[string]bool
+	kept  ledger
 }
 
 type nomadJobID struct{ namespace, id string }
@@ -118,6 +119,7 @@ func NewNomad() *Nomad {
 
 // Read reads one file. What an object is follows from what it has.
 func (n *Nomad) Read(file string, in io.Reader) error {
+	n.kept.from(in)
 	return eachItem(file, in, func(raw json.RawMessage) error {
 		var has map[string]json.RawMessage
 		if json.Unmarshal(raw, &has) != nil {
@@ -134,6 +136,9 @@ func (n *Nomad) Read(file string, in io.Reader) error {
 			if err := json.Unmarshal(raw, &a); err != nil {
 				return fmt.Errorf("an allocation: %w", err)
 			}
+			if err := n.kept.item(&a); err != nil {
+				return fmt.Errorf("allocation %s: %w", brief(a.ID), err)
+			}
 			n.allocs = append(n.allocs, a)
 		case eligible || resources:
 			var o nomadNode
@@ -141,6 +146,9 @@ func (n *Nomad) Read(file string, in io.Reader) error {
 				return fmt.Errorf("a node: %w", err)
 			}
 			nomadNodeObject.count(n.cell, raw)
+			if err := n.kept.item(&o); err != nil {
+				return fmt.Errorf("node %s: %w", brief(o.Name), err)
+			}
 			n.nodes = append(n.nodes, o)
 		case groups || summary:
 			var j nomadJob
@@ -148,6 +156,9 @@ func (n *Nomad) Read(file string, in io.Reader) error {
 				return fmt.Errorf("a job: %w", err)
 			}
 			nomadJobObject.count(n.cell, raw)
+			if err := n.kept.item(&j); err != nil {
+				return fmt.Errorf("job %s: %w", brief(j.ID), err)
+			}
 			n.job(&j)
 		default:
 			n.cell.note("objects that are no node, allocation or job")
@@ -193,7 +204,9 @@ func (n *Nomad) Cell() (*Cell, error) {
 		ids[o.ID] = m.Name
 		n.cell.Machines = append(n.cell.Machines, m)
 	}
-	n.groups(ids)
+	if err := n.groups(ids); err != nil {
+		return nil, err
+	}
 	return n.cell, nil
 }
 
@@ -294,7 +307,7 @@ func nomadAttribute(target string) (key string, ok bool) {
 
 // groups makes a job of each task group: its allocations, and what is missing of
 // its count.
-func (n *Nomad) groups(machines map[string]string) {
+func (n *Nomad) groups(machines map[string]string) error {
 	type groupID struct {
 		job   nomadJobID
 		group string
@@ -332,11 +345,14 @@ func (n *Nomad) groups(machines map[string]string) {
 		if used[user] == nil {
 			used[user] = newNames()
 		}
-		n.group(user, used[user], id.job, id.group, live[id], machines)
+		if err := n.group(user, used[user], id.job, id.group, live[id], machines); err != nil {
+			return fmt.Errorf("group %s of job %s: %w", brief(id.group), brief(id.job.id), err)
+		}
 	}
+	return nil
 }
 
-func (n *Nomad) group(user string, used *names, id nomadJobID, group string, live []*nomadAlloc, machines map[string]string) {
+func (n *Nomad) group(user string, used *names, id nomadJobID, group string, live []*nomadAlloc, machines map[string]string) error {
 	spec := &borgpb.JobSpec{Kind: borgpb.JobKind_JOB_KIND_SERVICE, Priority: 250, Task: &borgpb.TaskSpec{Args: placeholder}}
 	var g *nomadGroup
 	system := false
@@ -378,12 +394,17 @@ func (n *Nomad) group(user string, used *names, id nomadJobID, group string, liv
 		tasks = append(tasks, task{n.allocated(a, g), machine})
 	}
 	if g != nil && g.Count != nil && !system {
+		missing := max(min(*g.Count, maxIndex2011)-int64(len(tasks)), 0)
+		if err := n.kept.room(missing * keptItemBytes); err != nil {
+			return err
+		}
+		n.kept.add(missing * keptItemBytes)
 		for len(tasks) < int(min(*g.Count, maxIndex2011)) {
 			tasks = append(tasks, task{n.wanted(g), ""})
 		}
 	}
 	if len(tasks) == 0 {
-		return
+		return nil
 	}
 	if j := n.jobs[id]; j != nil && j.Type == "system" {
 		var daemons []kubeTask
@@ -393,7 +414,7 @@ func (n *Nomad) group(user string, used *names, id nomadJobID, group string, liv
 			daemons = append(daemons, kubeTask{spec: of, machine: t.machine})
 		}
 		n.cell.Jobs = append(n.cell.Jobs, n.cell.daemon(user, used.another(id.id+"-"+group), spec, daemons))
-		return
+		return nil
 	}
 	words := func(r *borgpb.Resources) string {
 		return fmt.Sprint(r.CpuMilli, r.MemBytes, r.DiskBytes, r.Devices)
@@ -417,6 +438,7 @@ func (n *Nomad) group(user string, used *names, id nomadJobID, group string, liv
 	}
 	spec.Tasks = uint32(len(tasks))
 	n.cell.Jobs = append(n.cell.Jobs, j)
+	return nil
 }
 
 // like gives a job kind and priority: batch jobs are in the batch band, all others

@@ -17,6 +17,45 @@ import (
 type File struct {
 	io.Reader
 	close []func() error
+	// packed is what it takes as it comes.
+	packed int64
+}
+
+const (
+	// freeUnpackedBytes and maxUnpackedRatio bound what a compressed file becomes: so many
+	// bytes, or so many times its own.
+	freeUnpackedBytes = int64(1 << 30)
+	maxUnpackedRatio  = int64(200)
+	// maxWindowBytes bounds the memory that a file compressed by zstd asks for.
+	maxWindowBytes = 128 << 20
+)
+
+// unpacking reads what a compressed file becomes, up to a bound.
+type unpacking struct {
+	path       string
+	r          io.Reader
+	left, most int64
+}
+
+func unpackingOf(path string, r io.Reader, packed int64) *unpacking {
+	most := max(freeUnpackedBytes, min(packed, 1<<50)*maxUnpackedRatio)
+	return &unpacking{path, r, most, most}
+}
+
+func (u *unpacking) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if u.left == 0 {
+		// It may end there.
+		if n, err := u.r.Read(make([]byte, 1)); n == 0 {
+			return 0, err
+		}
+		return 0, fmt.Errorf("decompress %s: it becomes more than %d bytes, the most for a file of its size: decompress it yourself if that is right", u.path, u.most)
+	}
+	n, err := u.r.Read(p[:min(int64(len(p)), u.left)])
+	u.left -= int64(n)
+	return n, err
 }
 
 // Open opens a file of a trace.
@@ -25,7 +64,12 @@ func Open(path string) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a file of a trace: %w", err)
 	}
-	o := &File{Reader: f, close: []func() error{f.Close}}
+	info, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("open a file of a trace: %w", err)
+	}
+	o := &File{Reader: f, close: []func() error{f.Close}, packed: info.Size()}
 	switch filepath.Ext(path) {
 	case ".gz":
 		z, err := gzip.NewReader(f)
@@ -33,14 +77,14 @@ func Open(path string) (*File, error) {
 			f.Close()
 			return nil, fmt.Errorf("decompress %s: %w", path, err)
 		}
-		o.Reader = z
+		o.Reader = unpackingOf(path, z, o.packed)
 	case ".zst":
-		z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(256<<20))
+		z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(maxWindowBytes))
 		if err != nil {
 			f.Close()
 			return nil, fmt.Errorf("decompress %s: %w", path, err)
 		}
-		o.Reader = z
+		o.Reader = unpackingOf(path, z, o.packed)
 		o.close = append(o.close, func() error { z.Close(); return nil })
 	}
 	return o, nil

@@ -16,6 +16,7 @@ import (
 type Openb struct {
 	Machines []OpenbMachine
 	Pods     []OpenbPod
+	kept     ledger
 }
 
 // OpenbMachine is one machine.
@@ -56,6 +57,8 @@ const (
 	maxOpenbMemMiB   = 1 << 30
 	maxOpenbGPUs     = 1024
 	maxOpenbS        = 1 << 40
+	// maxInflatedPods is what a cell may have of tasks.
+	maxInflatedPods = 2_000_000
 )
 
 // LoadOpenb reads the machines and the pods of a file each.
@@ -72,8 +75,9 @@ func LoadOpenb(machines, pods string) (*Openb, error) {
 
 // Inflate is the workload of the published measurements: all pods in an order
 // that follows from the seed, then pods drawn again and again until those of the
-// list ask for so many percent of the GPUs.
-func (o *Openb) Inflate(seed uint64, percent int64) []OpenbPod {
+// list ask for so many percent of the GPUs. That may be of more pods than a cell has tasks,
+// as a pod may ask for a thousandth of a GPU.
+func (o *Openb) Inflate(seed uint64, percent int64) ([]OpenbPod, error) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	pods := slices.Clone(o.Pods)
 	r.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
@@ -85,14 +89,17 @@ func (o *Openb) Inflate(seed uint64, percent int64) []OpenbPod {
 		want += o.Machines[i].GPUs * 10 * percent
 	}
 	if milli == 0 {
-		return pods
+		return pods, nil
 	}
 	for milli < want {
+		if len(pods) >= maxInflatedPods {
+			return nil, fmt.Errorf("%d percent of the GPUs are more than %d pods", percent, maxInflatedPods)
+		}
 		p := o.Pods[r.IntN(len(o.Pods))]
 		milli += p.MilliGPUs()
 		pods = append(pods, p)
 	}
-	return pods
+	return pods, nil
 }
 
 // Cell is a cell of the machines that have GPUs, with a job of one task for each
@@ -160,6 +167,7 @@ func (p *OpenbPod) spec(models []string) *borgpb.TaskSpec {
 
 // ReadMachines reads the list of nodes.
 func (o *Openb) ReadMachines(file string, in io.Reader) error {
+	o.kept.from(in)
 	r := newHeadedRows(file, in)
 	name, cpu, mem := r.column("machine_id", "sn"), r.column("cpu_milli"), r.column("mem_mib", "memory_mib")
 	gpus, model := r.column("gpu"), r.column("gpu_model", "model")
@@ -167,12 +175,13 @@ func (o *Openb) ReadMachines(file string, in io.Reader) error {
 	for r.next() {
 		m := OpenbMachine{
 			Name: o.name(r, name, seen), CPUMilli: r.integer(cpu, 0, maxOpenbCPUMilli), MemBytes: r.integer(mem, 0, maxOpenbMemMiB) << 20,
-			GPUs: r.integer(gpus, 0, maxOpenbGPUs), Model: r.text(model),
+			GPUs: r.integer(gpus, 0, maxOpenbGPUs), Model: o.kept.text(r.text(model)),
 		}
 		if (m.GPUs > 0) != (m.Model != "") {
 			r.fail(model, "%s is the model of %d GPUs", brief(m.Model), m.GPUs)
 		}
 		o.model(r, model, m.Model)
+		r.keep(&o.kept, keptItemBytes)
 		o.Machines = append(o.Machines, m)
 	}
 	return r.err
@@ -180,6 +189,7 @@ func (o *Openb) ReadMachines(file string, in io.Reader) error {
 
 // ReadPods reads a list of pods.
 func (o *Openb) ReadPods(file string, in io.Reader) error {
+	o.kept.from(in)
 	r := newHeadedRows(file, in)
 	name, cpu, mem := r.column("job_id", "name"), r.column("cpu_milli"), r.column("mem_mib", "memory_mib")
 	gpus, milli, spec := r.column("gpu_count", "num_gpu"), r.column("gpu_milli_each", "gpu_milli"), r.column("gpu_spec")
@@ -203,14 +213,16 @@ func (o *Openb) ReadPods(file string, in io.Reader) error {
 		if text := r.text(spec); text != "" {
 			for model := range strings.SplitSeq(text, "|") {
 				o.model(r, spec, model)
-				p.Models = append(p.Models, model)
+				r.keep(&o.kept, keptTextBytes)
+				p.Models = append(p.Models, o.kept.text(model))
 			}
 		}
 		if qos >= 0 {
-			p.QoS = r.text(qos)
+			p.QoS = o.kept.text(r.text(qos))
 		}
+		r.keep(&o.kept, 2*keptItemBytes)
 		if timed {
-			p.Phase, p.ScheduleS = r.text(phase), -1
+			p.Phase, p.ScheduleS = o.kept.text(r.text(phase)), -1
 			// Mixes of pods that were drawn have no times.
 			if p.SubmitS, p.Timed = r.maybeInteger(submit, 0, maxOpenbS); !p.Timed {
 				o.Pods = append(o.Pods, p)
@@ -228,7 +240,7 @@ func (o *Openb) ReadPods(file string, in io.Reader) error {
 
 // name reads a name that has not been seen.
 func (o *Openb) name(r *rows, column int, seen map[string]bool) string {
-	text := r.text(column)
+	text := o.kept.text(r.text(column))
 	if !validName(text) {
 		r.fail(column, "%s is no name: want at most %d of a-z, 0-9 and -", brief(text), maxKeyBytes)
 	}

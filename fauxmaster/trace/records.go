@@ -22,6 +22,9 @@ import (
 // maxRecordBytes bounds a row. A job that waits for many others has long ones.
 const maxRecordBytes = 1 << 20
 
+// maxCSVRecordBytes bounds a row of CSV, with what is read ahead of it.
+const maxCSVRecordBytes = maxRecordBytes + 64<<10
+
 // source is a file of a table.
 type source interface {
 	io.Reader
@@ -130,7 +133,8 @@ func (r *rows) putJSON(name string, value json.RawMessage) {
 
 func newCSVRecords(file string, in io.Reader, must int, columns []string) *rows {
 	r := newRows(file, in, columns...)
-	c := csv.NewReader(in)
+	up := &upTo{r: in, what: "a row", room: maxCSVRecordBytes, most: maxCSVRecordBytes}
+	c := csv.NewReader(up)
 	c.ReuseRecord = true
 	head, err := c.Read()
 	r.line = 1
@@ -152,6 +156,7 @@ func newCSVRecords(file string, in io.Reader, must int, columns []string) *rows 
 	}
 	r.wantColumns(head, must)
 	r.cut = func() bool {
+		up.goOn(c.InputOffset())
 		fields, err := c.Read()
 		if errors.Is(err, io.EOF) {
 			r.lost = true

@@ -25,6 +25,7 @@ type Tables struct {
 	cell     *Cell
 	// timed: the tasks say when they come or how long they run.
 	timed bool
+	kept  ledger
 }
 
 type tableJob struct {
@@ -83,6 +84,7 @@ func (t *Tables) lenient(r *rows) *rows {
 
 // ReadMachines reads the table of machines.
 func (t *Tables) ReadMachines(file string, in io.Reader) error {
+	t.kept.from(in)
 	r := newHeadedRows(file, in)
 	name, cpu, mem := r.column("machine", "machine_id", "name"), r.column("cpu"), r.column("mem", "memory")
 	disk := r.optional("disk")
@@ -98,15 +100,17 @@ func (t *Tables) ReadMachines(file string, in io.Reader) error {
 		if theirs := r.text(name); theirs == "" || t.known[theirs] {
 			r.fail(name, "%s is no name, or there is a machine of that name", brief(theirs))
 		}
+		r.keep(&t.kept, 2*keptItemBytes)
 		if r.err != nil {
 			continue
 		}
-		t.known[r.text(name)] = true
-		m.Name = t.names.name(r.text(name))
+		t.known[t.kept.text(r.text(name))] = true
+		m.Name = t.names.name(t.kept.text(r.text(name)))
 		more := make(map[string]string)
 		for i, column := range r.columns {
 			if i != name && i != cpu && i != mem && i != disk && r.fields[i] != "" {
-				more[column] = r.fields[i]
+				more[column] = t.kept.text(r.fields[i])
+				r.keep(&t.kept, keptTextBytes)
 			}
 		}
 		t.cell.attributes(m.Spec.Attributes, more, nil)
@@ -129,6 +133,7 @@ func (r *rows) amount(column int, scale int64, up bool) int64 {
 
 // ReadTasks reads the table of tasks.
 func (t *Tables) ReadTasks(file string, in io.Reader) error {
+	t.kept.from(in)
 	r := newHeadedRows(file, in)
 	job, cpu, mem := r.column("job"), r.column("cpu"), r.column("mem", "memory")
 	disk, priority, kind, machine, count := r.optional("disk"), r.optional("priority"), r.optional("kind"), r.optional("machine"), r.optional("count")
@@ -142,7 +147,7 @@ func (t *Tables) ReadTasks(file string, in io.Reader) error {
 		}
 	}
 	for t.lenient(r).next() {
-		j := tableJob{user: "imported", name: r.text(job), priority: defaultPriority}
+		j := tableJob{user: "imported", name: t.kept.text(r.text(job)), priority: defaultPriority}
 		if user, name, ok := strings.Cut(j.name, "/"); ok {
 			j.user, j.name = user, name
 		}
@@ -183,12 +188,13 @@ func (t *Tables) ReadTasks(file string, in io.Reader) error {
 				task.runNs, j.batch = v*secondNs, true
 			}
 		}
+		r.keep(&t.kept, n*keptItemBytes)
 		if r.err != nil {
 			continue
 		}
 		t.timed = t.timed || submit >= 0 || run >= 0
 		if machine >= 0 && r.text(machine) != "" && j.submitNs == 0 {
-			task.machine = t.names.name(r.text(machine))
+			task.machine = t.names.name(t.kept.text(r.text(machine)))
 		}
 		for range n {
 			t.tasks[j] = append(t.tasks[j], task)

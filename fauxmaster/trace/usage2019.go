@@ -56,6 +56,7 @@ type Usage2019 struct {
 	tiers [NumTiers][]jobUse
 	// Rows were read, Used had both a request and a use.
 	Rows, Used int
+	kept       ledger
 }
 
 type jobUse struct {
@@ -76,6 +77,7 @@ func LoadUsage2019(files ...string) (*Usage2019, error) {
 
 // Read reads one file of the sample.
 func (u *Usage2019) Read(file string, in io.Reader) error {
+	u.kept.from(in)
 	r := newHeadedRows(file, in)
 	job, priority := r.column("job_id"), r.column("priority")
 	cpuReq, memReq := r.column("cpu_req"), r.column("mem_req")
@@ -96,6 +98,7 @@ func (u *Usage2019) Read(file string, in io.Reader) error {
 			continue
 		}
 		u.Used++
+		r.keep(&u.kept, keptTextBytes)
 		t := TierOf(int32(p))
 		// A peak that is blank, or below the mean, is the mean.
 		u.tiers[t] = append(u.tiers[t], jobUse{id, Use{
