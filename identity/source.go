@@ -45,6 +45,9 @@ type Source struct {
 	// Tells names that are not believed from who answers though their certificates
 	// are good; set before the first connection. Nil: all are.
 	Gone func(Name) bool
+	// Hears whose certificate was shown by who answers, and until when that counts; set
+	// before the first connection, does not block. Nil: nobody.
+	Saw func(who Name, expires time.Time)
 	// The wall clock; set before the first use. Nil: that of this machine.
 	Clock func() time.Time
 
@@ -295,6 +298,9 @@ func (s *Source) ClientTLS(want Name) *tls.Config {
 				err = &OtherPeerError{Want: want, Got: got}
 			case s.Gone != nil && s.Gone(got):
 				err = &BadCertificateError{Name: got, Why: "is that of a replica which was taken out of the cell"}
+			}
+			if err == nil && s.Saw != nil {
+				s.Saw(got, s.Current().Trust.endOf(cs.PeerCertificates[0]))
 			}
 			return err
 		},

@@ -94,8 +94,17 @@ func schedulerCommand() *ucli.Command {
 				return cli.Errorf(cli.Invalid, "%w", err)
 			}
 			source := client.NewSource(first, []string{ctx.String("master")}, nil)
-			source.OnRenew = cli.LogRenewal(logger)
-			renewing, stop := context.WithCancel(ctx.Context)
+			working, fail := context.WithCancelCause(ctx.Context)
+			defer fail(nil)
+			heard := cli.LogRenewal(logger, source, "the master starts another scheduler")
+			source.OnRenew = func(c *identity.Credential, err error) {
+				heard(c, err)
+				// The next process is given a new one.
+				if err != nil && source.Current().Expired(time.Now()) {
+					fail(err)
+				}
+			}
+			renewing, stop := context.WithCancel(working)
 			var running sync.WaitGroup
 			defer running.Wait()
 			defer stop()
@@ -106,10 +115,14 @@ func schedulerCommand() *ucli.Command {
 			if err != nil {
 				return err
 			}
-			return process.Run(ctx.Context, process.Config{
+			err = process.Run(working, process.Config{
 				Master: ctx.String("master"), Identity: source, Socket: ctx.String("socket"), Pages: ctx.String("pages"), Build: cli.Build(),
 				Parent: parent, Logger: logger, Search: search,
 			})
+			if ended := context.Cause(working); err == nil && ended != nil && ctx.Context.Err() == nil {
+				return cli.Errorf(cli.Failed, "%w", ended)
+			}
+			return err
 		},
 	}
 }
