@@ -369,6 +369,9 @@ func (g *generator) jobSpec() *borgpb.JobSpec {
 	}
 	if g.one(12) {
 		s.StartAfter = []string{"ann/" + pick(r, []string{"a", "b", "c"})}
+		if g.c.format >= FormatAfterFailure {
+			s.AfterFailure = borgpb.AfterFailure(s.Tasks % 4)
+		}
 	}
 	if g.one(3) {
 		s.Update = &borgpb.UpdatePolicy{BatchSize: uint32(r.IntN(4)), MaxDisruptions: uint32(r.IntN(4))}

@@ -459,6 +459,7 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 	}
 	spec.Task.Volumes = s.volumes(true)
 	spec.AllocByIndex = s.has("alloc-by-index")
+	spec.AfterFailure = borgpb.AfterFailure(borgpb.AfterFailure_value["AFTER_FAILURE_"+strings.ToUpper(s.arg("after-failure", ""))])
 	if s.has("batch") {
 		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
 	}
