@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -96,14 +97,7 @@ func schedulerCommand() *ucli.Command {
 			source := client.NewSource(first, []string{ctx.String("master")}, nil)
 			working, fail := context.WithCancelCause(ctx.Context)
 			defer fail(nil)
-			heard := cli.LogRenewal(logger, source, "the master starts another scheduler")
-			source.OnRenew = func(c *identity.Credential, err error) {
-				heard(c, err)
-				// The next process is given a new one.
-				if err != nil && source.Current().Expired(time.Now()) {
-					fail(err)
-				}
-			}
+			source.OnRenew = endExpired(source, logger, fail)
 			renewing, stop := context.WithCancel(working)
 			var running sync.WaitGroup
 			defer running.Wait()
@@ -124,6 +118,18 @@ func schedulerCommand() *ucli.Command {
 			}
 			return err
 		},
+	}
+}
+
+// endExpired is the OnRenew of a scheduler process: it ends when its certificate expired, as
+// the next process is given a new one.
+func endExpired(own *identity.Source, logger *slog.Logger, end func(error)) func(*identity.Credential, error) {
+	heard := cli.LogRenewal(logger, own, "the master starts another scheduler")
+	return func(c *identity.Credential, err error) {
+		heard(c, err)
+		if err != nil && own.Current().Expired(time.Now()) {
+			end(err)
+		}
 	}
 }
 
