@@ -1,7 +1,9 @@
 package borgmaster
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -16,8 +18,8 @@ const (
 	authorityLate    = 90 * 24 * time.Hour
 	authorityTooLate = 14 * 24 * time.Hour
 	// A borglet renews its certificate when half of its life is left; one that has not when
-	// a quarter is left cannot.
-	borgletLate = identity.BorgletLife / 4
+	// this part is left cannot.
+	borgletLatePart = 4
 	// maxOldShown bounds the machines that are named.
 	maxOldShown = 5
 )
@@ -49,13 +51,14 @@ func judgeAuthority(v *pages.Verdict, left time.Duration) {
 
 // judgeMachineCertificates names machines whose certificates run out, the first ones first.
 func judgeMachineCertificates(v *pages.Verdict, seen []seenCertificate, now time.Time) {
+	seen = slices.DeleteFunc(seen, func(s seenCertificate) bool { return !s.late(now) })
+	slices.SortFunc(seen, seenCertificate.compare)
 	var late, gone []string
 	for _, s := range seen {
-		switch left := s.expires.Sub(now); {
-		case left <= 0:
-			gone = append(gone, s.machine)
-		case left < borgletLate:
+		if left := s.expires.Sub(now); left > 0 {
 			late = append(late, fmt.Sprintf("%s (in %s)", s.machine, pages.Span(left).Text))
+		} else {
+			gone = append(gone, s.machine)
 		}
 	}
 	if len(gone) > 0 {
@@ -74,21 +77,32 @@ func some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// seenCertificate is until when the certificate of a machine counts that it showed last.
+// seenCertificate is from when until when the certificate of a machine counts that it
+// showed last.
 type seenCertificate struct {
-	machine string
-	expires time.Time
+	machine         string
+	issued, expires time.Time
+}
+
+// late reports whether it should have been renewed long ago.
+func (s seenCertificate) late(now time.Time) bool {
+	return s.expires.Sub(now) < s.expires.Sub(s.issued)/borgletLatePart
+}
+
+// compare orders certificates: the first to run out is the first.
+func (s seenCertificate) compare(o seenCertificate) int {
+	return cmp.Or(s.expires.Compare(o.expires), strings.Compare(s.machine, o.machine))
 }
 
 // saw notes until when the certificate of a machine counts.
-func (c *conns) saw(who identity.Name, expires time.Time) {
+func (c *conns) saw(who identity.Name, issued, expires time.Time) {
 	if who.Role != identity.Borglet {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.byPeer != nil && (len(c.seen) < maxConns || !c.seen[who.ID].IsZero()) {
-		c.seen[who.ID] = expires
+	if c.byPeer != nil && (len(c.seen) < maxConns || c.seen[who.ID].machine != "") {
+		c.seen[who.ID] = seenCertificate{who.ID, issued, expires}
 	}
 }
 
@@ -106,22 +120,11 @@ func (c *conns) forget() {
 	}
 }
 
-// certificates are those of the machines that this replica calls, the first to run out
-// first.
+// certificates are those of the machines that this replica calls.
 func (c *conns) certificates() []seenCertificate {
 	c.mu.Lock()
-	all := make([]seenCertificate, 0, len(c.seen))
-	for machine, expires := range c.seen {
-		all = append(all, seenCertificate{machine, expires})
-	}
-	c.mu.Unlock()
-	slices.SortFunc(all, func(a, b seenCertificate) int {
-		if n := a.expires.Compare(b.expires); n != 0 {
-			return n
-		}
-		return strings.Compare(a.machine, b.machine)
-	})
-	return all
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Values(c.seen))
 }
 
 // readCertificates tells how long each kind of certificate is good for.
@@ -134,6 +137,6 @@ func (m *Master) readCertificates(r *pages.Reading) {
 		left("authority", m.cfg.Authority.Ends())
 	}
 	if seen := m.conns.certificates(); len(seen) > 0 {
-		left("borglet", seen[0].expires)
+		left("borglet", slices.MinFunc(seen, seenCertificate.compare).expires)
 	}
 }

@@ -25,9 +25,9 @@ func TestSeenCertificates(t *testing.T) {
 		c.connect(conn)
 		return conn.GetState() == connectivity.Ready
 	})
-	want := c.borglet.Current().Expires()
-	if got := c.certificates(); len(got) != 1 || got[0] != (seenCertificate{"m1", want}) {
-		t.Errorf("of the certificates it knows %v, want that of m1 until %v", got, want)
+	want := c.borglet.Current()
+	if got := c.certificates(); len(got) != 1 || got[0] != (seenCertificate{"m1", want.IssuedAt(), want.Expires()}) {
+		t.Errorf("of the certificates it knows %v, want that of m1 until %v", got, want.Expires())
 	}
 	c.mu.Lock()
 	c.sweep(c.nowNs() + connIdleNs + connSweepNs)
@@ -62,7 +62,7 @@ func TestCertificatesAreToldAhead(t *testing.T) {
 		judgeAuthority(&v, test.authority)
 		var seen []seenCertificate
 		for i, left := range test.machines {
-			seen = append(seen, seenCertificate{string(rune('a' + i)), now.Add(left)})
+			seen = append(seen, seenCertificate{string(rune('a' + i)), now.Add(left - 7*24*hour), now.Add(left)})
 		}
 		judgeMachineCertificates(&v, seen, now)
 		if len(test.want) == 0 {

@@ -56,7 +56,7 @@ type conns struct {
 	byPeer map[peerAt]*pooled
 	// Until when the certificate of each machine counts, as it showed it last. Guarded by
 	// mu; of machines in byPeer.
-	seen map[string]time.Time
+	seen map[string]seenCertificate
 	// Guarded by mu.
 	sweptNs int64
 }
@@ -73,7 +73,7 @@ type pooled struct {
 }
 
 func newConns(who *identity.Source, nowNs func() int64) *conns {
-	return &conns{who: who, nowNs: nowNs, dialing: make(chan struct{}, maxDialing), byPeer: map[peerAt]*pooled{}, seen: map[string]time.Time{}}
+	return &conns{who: who, nowNs: nowNs, dialing: make(chan struct{}, maxDialing), byPeer: map[peerAt]*pooled{}, seen: map[string]seenCertificate{}}
 }
 
 // to returns the connection to a peer at addr, which is made when first used.

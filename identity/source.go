@@ -45,9 +45,9 @@ type Source struct {
 	// Tells names that are not believed from who answers though their certificates
 	// are good; set before the first connection. Nil: all are.
 	Gone func(Name) bool
-	// Hears whose certificate was shown by who answers, and until when that counts; set
-	// before the first connection, does not block. Nil: nobody.
-	Saw func(who Name, expires time.Time)
+	// Hears whose certificate was shown by who answers, and from when until when that
+	// counts; set before the first connection, does not block. Nil: nobody.
+	Saw func(who Name, issued, expires time.Time)
 	// The wall clock; set before the first use. Nil: that of this machine.
 	Clock func() time.Time
 
@@ -300,7 +300,8 @@ func (s *Source) ClientTLS(want Name) *tls.Config {
 				err = &BadCertificateError{Name: got, Why: "is that of a replica which was taken out of the cell"}
 			}
 			if err == nil && s.Saw != nil {
-				s.Saw(got, s.Current().Trust.endOf(cs.PeerCertificates[0]))
+				leaf := cs.PeerCertificates[0]
+				s.Saw(got, leaf.NotBefore, s.Current().Trust.endOf(leaf))
 			}
 			return err
 		},
