@@ -167,7 +167,7 @@ func (p *promises) run(t *testing.T, as shown.Role, args []string) (string, int)
 	t.Helper()
 	whole := []string{"--cell", p.cellFile(), "--identity", p.who[as]}
 	if !slices.Contains(args, "--timeout") {
-		whole = append(whole, "--timeout", "3s")
+		whole = append(whole, "--timeout", "10s")
 	}
 	for _, arg := range args {
 		whole = append(whole, strings.ReplaceAll(arg, "$PWD", p.here))
