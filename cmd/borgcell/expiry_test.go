@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
@@ -190,18 +191,7 @@ func (c *expired) on(t *testing.T) {
 		start(c.masterName(i), c.masterAddr(i))
 	}
 	c.types(t, "borgmaster login --dir", c.masterDir(1), "--out", c.dir)
-	// What the test itself asks with.
-	c.endRenewal()
-	for _, one := range append(c.each, c.client) {
-		one.Close()
-	}
-	c.each = nil
-	if err := c.certify(); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.dial(); err != nil {
-		t.Fatal(err)
-	}
+	c.asksAnew(t)
 	if _, err := c.electedNow(shortly(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -215,6 +205,22 @@ func (c *expired) on(t *testing.T) {
 		start(c.machineName(k), c.borgletAddr(k), "--join", said[at])
 	}
 	if err := until(shortly(t), "the cell works again", c.ready); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// asksAnew has the test itself ask with a certificate of the present authority.
+func (c *expired) asksAnew(t *testing.T) {
+	t.Helper()
+	c.endRenewal()
+	for _, one := range append(c.each, c.client) {
+		one.Close()
+	}
+	c.each = nil
+	if err := c.certify(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.dial(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -246,4 +252,75 @@ func (c *expired) tasksAreBelieved(t *testing.T) {
 			return ""
 		})
 	}
+}
+
+// TestAMasterMissedARotation: a master that was off for longer than its own key is believed
+// after a replacement is a stranger to the others, and they go on without it. With their
+// authority.pem, as docs/identity.md says, it is one of them again.
+func TestAMasterMissedARotation(t *testing.T) {
+	alongside(t)
+	c := &expired{Cell: newChaosCell(t, 3, 1), specs: map[string]processSpec{}}
+	c.alter = func(spec *processSpec) { c.specs[spec.Name] = *spec }
+	c.startAll(t)
+	before := c.run(t, "web", sleepers(1))
+	c.off(t)
+	// Thirteen days after a replacement with the times that are the defaults.
+	next, err := c.authorityOf(t, 1).Replaced(time.Now().Add(-13*24*time.Hour), 4*24*time.Hour, 8*24*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := next.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	takes := func(i int) {
+		t.Helper()
+		if err := identity.WriteSecret(filepath.Join(c.masterDir(i), "authority.pem"), data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	takes(1)
+	takes(2)
+	// Its machine renewed in time.
+	if err := os.Remove(filepath.Join(c.borgletDir(1), "identity.pem")); err != nil {
+		t.Fatal(err)
+	}
+	c.asksAnew(t)
+	for i := 1; i <= c.Masters; i++ {
+		if err := c.StartMaster(t.Context(), i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.StartBorglet(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if elected, err := c.electedNow(shortly(t)); err != nil || elected == 3 {
+		t.Errorf("elected is %d, %v; want 1 or 2", elected, err)
+	}
+	c.run(t, "later", sleepers(1))
+	if state, err := c.each[2].GetCell(shortly(t)); err == nil {
+		t.Errorf("the master that missed it answers: %v", state)
+	}
+	if err := c.Kill(c.masterName(3)); err != nil {
+		t.Fatal(err)
+	}
+	takes(3)
+	if err := c.StartMaster(t.Context(), 3); err != nil {
+		t.Fatal(err)
+	}
+	err = until(shortly(t), "master 3 has caught up", func(ctx context.Context) error {
+		ask, err := c.client.GetCell(ctx)
+		if err != nil {
+			return err
+		}
+		state, err := c.each[2].GetCell(ctx)
+		if err == nil && state.AppliedIndex < ask.AppliedIndex {
+			err = fmt.Errorf("it is at %d of %d", state.AppliedIndex, ask.AppliedIndex)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.stillSame(t, before, "web")
 }
