@@ -139,6 +139,8 @@ var imports = map[string]struct {
 	"history/told": {[]string{"borgmaster/cell", "borgmaster/watch", "history", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "os", "net"}},
 	// What a cell says, in words for people; all programs print alike.
 	"tell": {[]string{"cli", "proto/borgpb", "proto/borgrpc"}, nil},
+	// The command lines that the pages show, for tests that hold the programs to them.
+	"docs/shown": {nil, []string{"google.golang.org/grpc", "net", "time"}},
 	// "Did you mean": job files and command lines guess alike.
 	"spelling": {nil, nil},
 }

@@ -24,6 +24,8 @@ type Papers struct {
 	Files map[string][]byte
 	// When others are asked for.
 	RenewAt time.Time
+	// When they run out; zero: not known.
+	Expires time.Time
 }
 
 // Format implements fmt.Formatter for all verbs: the files are named, and what is in
@@ -94,13 +96,15 @@ type papers struct {
 	// When the papers of a copy are renewed; only of copies that may have some.
 	// Guarded by mu, as are the files.
 	due map[ID]time.Time
+	// When those that have been given run out. Guarded by mu.
+	ends map[ID]time.Time
 }
 
 func newPapers(cfg Config) *papers {
 	if cfg.PapersDir == "" {
 		return nil
 	}
-	return &papers{dir: cfg.PapersDir, issuer: cfg.Issuer, log: cfg.Log.With("machine", cfg.Name), due: map[ID]time.Time{}}
+	return &papers{dir: cfg.PapersDir, issuer: cfg.Issuer, log: cfg.Log.With("machine", cfg.Name), due: map[ID]time.Time{}, ends: map[ID]time.Time{}}
 }
 
 // path is a copy's directory of papers; empty: there are none here.
@@ -199,7 +203,7 @@ func (p *papers) issue(ctx context.Context, id ID) error {
 		p.due[id] = time.Now().Add(reissueAfter)
 		return err
 	}
-	p.due[id] = given.RenewAt
+	p.due[id], p.ends[id] = given.RenewAt, given.Expires
 	return nil
 }
 
@@ -210,6 +214,8 @@ type paperState struct {
 	copies, overdue int
 	// When the next ones are due; zero: none are.
 	next time.Time
+	// When the first ones run out; zero: of none it is known.
+	ends time.Time
 }
 
 // overdueAfter is how long papers that are due may wait: they are renewed one by one.
@@ -230,6 +236,11 @@ func (p *papers) state(now time.Time) (s paperState) {
 			s.next = due
 		}
 	}
+	for _, end := range p.ends {
+		if !end.IsZero() && (s.ends.IsZero() || end.Before(s.ends)) {
+			s.ends = end
+		}
+	}
 	return s
 }
 
@@ -241,6 +252,7 @@ func (p *papers) drop(id ID) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.due, id)
+	delete(p.ends, id)
 	if err := os.RemoveAll(p.path(id)); err != nil {
 		return fmt.Errorf("remove papers: %w", err)
 	}

@@ -272,7 +272,9 @@ func (a *Agent) judge(v *pages.Verdict, l look) {
 		v.Found(pages.Warn, "make room below "+a.cfg.Dir, "The disk has %s free of %s.", pages.Bytes(free).Text, pages.Bytes(size).Text)
 	}
 	if a.cfg.CertificateExpires != nil {
-		if left := time.Until(a.cfg.CertificateExpires()); left < 24*time.Hour {
+		if left := time.Until(a.cfg.CertificateExpires()); left <= 0 {
+			v.Found(pages.Bad, "an admin makes a token: borgcfg machine invite "+a.cfg.Name+"; with it: borglet serve --join TOKEN", "The certificate of this machine ran out %s ago: no master believes it, and it cannot renew it.", pages.Span(-left).Text)
+		} else if left < 24*time.Hour {
 			v.Found(pages.Warn, "a borglet renews its certificate from the masters: see its log", "The certificate of this machine runs out in %s.", pages.Span(left).Text)
 		}
 	}
@@ -460,7 +462,7 @@ var figures = []pages.Figure{
 	{Name: "package_served_bytes_total", Help: "What was sent of packages to other machines."},
 	{Name: "ungranted_ports", Help: "Ports of the machine that tasks listen on and were not granted."},
 	{Name: "overdue_certificates", Help: "Certificates of tasks that should have been renewed more than five minutes ago."},
-	{Name: "certificate_expires_timestamp_seconds", Help: "When the machine's own certificate runs out; 0: it has none."},
+	{Name: "certificate_left_seconds", Help: "How long a certificate is still good for, below zero if it ran out: the machine's own (borglet), and that of the task whose runs out first (task).", Labels: []string{"of"}},
 }
 
 // states are those that a borglet tells of.
@@ -480,13 +482,15 @@ func (a *Agent) read(r *pages.Reading) {
 	r.Set("offered_cores", float64(c.GetCpuMilli())/1000)
 	r.Set("offered_bytes", float64(c.GetMemBytes()), "memory")
 	r.Set("offered_bytes", float64(c.GetDiskBytes()), "disk")
-	expires := 0.0
 	if a.cfg.CertificateExpires != nil {
-		expires = float64(a.cfg.CertificateExpires().Unix())
+		r.Set("certificate_left_seconds", time.Until(a.cfg.CertificateExpires()).Seconds(), "borglet")
 	}
-	r.Set("certificate_expires_timestamp_seconds", expires)
+	papers := a.papers.state(time.Now())
+	if !papers.ends.IsZero() {
+		r.Set("certificate_left_seconds", time.Until(papers.ends).Seconds(), "task")
+	}
 	r.Set("ungranted_ports", float64(a.strays.Load().ports))
-	r.Set("overdue_certificates", float64(a.papers.state(time.Now()).overdue))
+	r.Set("overdue_certificates", float64(papers.overdue))
 	var memory int64
 	for _, bytes := range a.usage.memory() {
 		memory += bytes

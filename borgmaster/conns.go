@@ -54,6 +54,9 @@ type conns struct {
 	mu sync.Mutex
 	// Guarded by mu. Nil when closed.
 	byPeer map[peerAt]*pooled
+	// Until when the certificate of each machine counts, as it showed it last. Guarded by
+	// mu; of machines in byPeer.
+	seen map[string]seenCertificate
 	// Guarded by mu.
 	sweptNs int64
 }
@@ -70,7 +73,7 @@ type pooled struct {
 }
 
 func newConns(who *identity.Source, nowNs func() int64) *conns {
-	return &conns{who: who, nowNs: nowNs, dialing: make(chan struct{}, maxDialing), byPeer: map[peerAt]*pooled{}}
+	return &conns{who: who, nowNs: nowNs, dialing: make(chan struct{}, maxDialing), byPeer: map[peerAt]*pooled{}, seen: map[string]seenCertificate{}}
 }
 
 // to returns the connection to a peer at addr, which is made when first used.
@@ -189,6 +192,7 @@ func (c *conns) sweep(now int64) {
 			delete(c.byPeer, to)
 		}
 	}
+	c.forget()
 }
 
 func (c *conns) close() {

@@ -58,7 +58,7 @@ func (l *look) judgePolls(v *pages.Verdict) {
 		if more := l.shard.Missed - len(names); more > 0 {
 			names = append(names, fmt.Sprintf("%d more", more))
 		}
-		v.Found(pages.Warn, "borgcfg machine show "+worst[0].Machine, "Silent: %s.", strings.Join(names, ", "))
+		v.Found(pages.Warn, "borgcfg machine list -o wide", "Silent: %s.", strings.Join(names, ", "))
 	}
 	if l.shard.Lag >= lateShard {
 		v.Found(pages.Warn, "give the masters more processor, or add a master", "This replica polls its %d machines %s later than they are due.", l.shard.Share, pages.Span(l.shard.Lag).Text)

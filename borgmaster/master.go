@@ -192,6 +192,7 @@ func New(cfg Config) (*Master, error) {
 		cfg.MonotonicNs = func() int64 { return int64(time.Since(start)) + 1 }
 	}
 	m := &Master{cfg: cfg, conns: newConns(cfg.Identity, cfg.MonotonicNs), saving: make(chan struct{}, 1), auditing: make(chan struct{}, maxAudits), telling: make(chan struct{}, maxHistories), rotating: make(chan struct{}, 1), looked: newLooked(), watches: newWatches(cfg.Watch), stopping: make(chan struct{})}
+	cfg.Identity.Saw = m.conns.saw
 	cfg.Log.View(func(c *cell.Cell) {
 		m.cellID = c.ID()
 		m.watches.restart(c)

@@ -25,9 +25,7 @@ var figures = []pages.Figure{
 	{Name: "format", Help: "Format of the cell."},
 	{Name: "schedulers", Help: "Scheduler processes that follow this replica."},
 	{Name: "wall_clock_suspect", Help: "1 if the wall clock has stepped and is not followed, else 0."},
-	{Name: "certificate_expires_timestamp_seconds", Help: "When this replica's own certificate runs out."},
-
-	{Name: "authority_expires_timestamp_seconds", Help: "Until when the last of the authority's keys is believed; 0: this replica has none."},
+	{Name: "certificate_left_seconds", Help: "How long a certificate is still good for, below zero if it ran out: of this replica (master), of the last key of the cell's authority (authority), and of the machine that this replica calls whose own runs out first (borglet).", Labels: []string{"of"}},
 
 	{Name: "jobs", Help: "Jobs that are not dead, by band.", Labels: []string{"band"}},
 	{Name: "tasks", Help: "Tasks, by band and state.", Labels: []string{"band", "state"}},
@@ -120,12 +118,7 @@ func (m *Master) read(r *pages.Reading) {
 	r.Set("format", float64(t.format))
 	r.Set("schedulers", float64(m.followers.Load()))
 	r.SetIf("wall_clock_suspect", t.wallSuspect)
-	r.Set("certificate_expires_timestamp_seconds", float64(m.cfg.Identity.Current().Expires().Unix()))
-	ends := 0.0
-	if end := m.authorityEnds(); !end.IsZero() {
-		ends = float64(end.Unix())
-	}
-	r.Set("authority_expires_timestamp_seconds", ends)
+	m.readCertificates(r)
 	for i, b := range bands {
 		r.Set("jobs", float64(t.jobs[i]), b.name)
 		r.Set("tasks", float64(t.tasks[i].pending), b.name, "pending")

@@ -24,8 +24,6 @@ const (
 	heardLate = 2 * time.Second
 	// A replica that is so many entries behind is, too.
 	behindLate = 10_000
-	// An authority that ends so soon should be replaced.
-	authorityLate = 30 * 24 * time.Hour
 	// A disk with less than this part free, in percent, is nearly full.
 	diskFewPercent = 10
 	// What a scheduler's page may have: a page, not a flood.
@@ -197,20 +195,6 @@ func (m *Master) Notice() string {
 	return fmt.Sprintf("simulated, as of %s (index %d); time goes: %s", time.Unix(0, s.GetAsOfWallNs()).UTC().Format(time.RFC3339), s.GetAsOfIndex(), s.GetSpeed())
 }
 
-// authorityEnds is until when the last of the authority's keys is believed, one that is
-// to issue later among them; zero: this replica has none.
-func (m *Master) authorityEnds() (end time.Time) {
-	if m.cfg.Authority == nil {
-		return end
-	}
-	for _, key := range m.cfg.Authority.Signers(time.Now()) {
-		if key.Until.After(end) {
-			end = key.Until
-		}
-	}
-	return end
-}
-
 // verdict says whether it is all right, and if not what first.
 func (l *look) verdict() pages.Verdict {
 	var v pages.Verdict
@@ -286,12 +270,7 @@ func (l *look) judgeReplicas(v *pages.Verdict) {
 
 // judgeSelf looks at this process and its disk.
 func (l *look) judgeSelf(v *pages.Verdict) {
-	if left := time.Until(l.expires); left < l.lifetime/4 {
-		v.Found(pages.Bad, "a replica renews its certificate from its own authority: see its log", "The certificate of this replica runs out in %s and was not renewed.", pages.Span(left).Text)
-	}
-	if left := time.Until(l.m.authorityEnds()); l.m.cfg.Authority != nil && left < authorityLate {
-		v.Found(pages.Warn, "borgmaster authority replace", "The cell's authority ends in %s.", pages.Span(left).Text)
-	}
+	l.judgeCertificates(v)
 	if l.m.cfg.Keys != nil && len(l.m.cfg.Keys.IDs()) == 0 {
 		v.Found(pages.Warn, "borgcfg secret rotate-key", "This replica has no cell key and can keep no secrets.")
 	}

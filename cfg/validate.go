@@ -282,6 +282,9 @@ func (c check) job(j *borgpb.JobSpec) {
 			c.bad(fmt.Sprintf("start_after[%d]", i), "", "it waits for itself")
 		}
 	}
+	if j.AfterFailure != borgpb.AfterFailure_AFTER_FAILURE_UNSPECIFIED && len(j.StartAfter) == 0 {
+		c.bad("after_failure", `name that one, such as start_after = ["load"], or leave it out`, "it says what becomes of the job when one that it starts after fails")
+	}
 	c.maxPer(j.MaxPer)
 	c.budget(j)
 	c.preemptWait(j.PreemptWaitNs, j.Preempt)

@@ -94,7 +94,8 @@ func NewAuthority(cell string, now time.Time, rand io.Reader) (*Authority, error
 
 // Replaced is a copy with a new key, which issues after wait; overlap later the
 // present ones are not believed any more. Everybody must renew his certificate
-// during wait, to hear of the new one, and again during overlap.
+// during wait, to hear of the new one, and again during overlap. The wait is at most
+// half of what is left of the key that issues: both must live for a time.
 func (a *Authority) Replaced(now time.Time, wait, overlap time.Duration) (*Authority, error) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
@@ -105,7 +106,11 @@ func (a *Authority) Replaced(now time.Time, wait, overlap time.Duration) (*Autho
 	if err != nil {
 		return nil, fmt.Errorf("make the next authority of cell %s: %w", a.cell, err)
 	}
-	next.from = now.Add(wait).UTC().Truncate(time.Second)
+	end := a.issuer(now).end()
+	if !now.Before(end) {
+		return nil, &EndedError{Cell: a.cell, Ended: end}
+	}
+	next.from = now.Add(min(wait, end.Sub(now)/2)).UTC().Truncate(time.Second)
 	until := next.from.Add(overlap)
 	b := &Authority{cell: a.cell, rand: a.rand, generation: a.generation + 1}
 	for _, s := range a.signers {
@@ -169,34 +174,6 @@ func (a *Authority) Version() Version {
 // Later says whether whoever has v need not look at w.
 func (v Version) Later(w Version) bool {
 	return v.Generation > w.Generation || v.Generation == w.Generation && bytes.Compare(v.Newest, w.Newest) > 0
-}
-
-// Signer is one key of an authority, for people.
-type Signer struct {
-	Fingerprint []byte
-	// DER.
-	Certificate []byte
-	// It issues from then on; zero: it always did. It is not believed from then on;
-	// its certificate's end when nothing else was said.
-	From, Until time.Time
-	// It is the one that issues now.
-	Issues bool
-}
-
-// Signers are all keys of the authority, oldest first.
-func (a *Authority) Signers(now time.Time) []Signer {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	issuer := a.issuer(now)
-	var all []Signer
-	for _, s := range a.signers {
-		is := Signer{Fingerprint: Fingerprint(s.cert.Raw), Certificate: s.cert.Raw, From: s.from, Until: s.until, Issues: s.cert == issuer.cert}
-		if is.Until.IsZero() {
-			is.Until = s.cert.NotAfter
-		}
-		all = append(all, is)
-	}
-	return all
 }
 
 // issuer is the newest that issues by now. The caller holds mu.
@@ -293,6 +270,9 @@ func (a *Authority) Issue(public ed25519.PublicKey, name Name, now time.Time, li
 	a.mu.RLock()
 	by, believed := a.issuer(now), a.believed(now)
 	a.mu.RUnlock()
+	if end := by.end(); !now.Before(end) {
+		return nil, &EndedError{Cell: a.cell, Ended: end}
+	}
 	der, err := x509.CreateCertificate(a.rand, cert, by.cert, public, by.key)
 	if err != nil {
 		return nil, fmt.Errorf("issue a certificate for %s: %w", name, err)

@@ -21,6 +21,8 @@ type Credential struct {
 	key   *privateKey
 	leaf  *x509.Certificate
 	tls   *tls.Certificate
+	// When nobody believes it any more.
+	expires time.Time
 	// What another authority issued, with what leads up to it: tls.Certificate. Who
 	// one is then is for the masters to say; Name is what they said.
 	foreign bool
@@ -48,7 +50,7 @@ func NewCredential(key ed25519.PrivateKey, issued *Issued) (*Credential, error) 
 	}
 	hidden := hide(key)
 	return &Credential{
-		Name: name, Trust: trust, key: hidden, leaf: leaf,
+		Name: name, Trust: trust, key: hidden, leaf: leaf, expires: trust.endOf(leaf),
 		tls: &tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: hidden, Leaf: leaf},
 	}, nil
 }
@@ -69,8 +71,8 @@ func (a *Authority) Certify(name Name, now time.Time, life time.Duration) (*Cred
 // IssuedAt is when the certificate began.
 func (c *Credential) IssuedAt() time.Time { return c.leaf.NotBefore }
 
-// Expires is when the certificate runs out.
-func (c *Credential) Expires() time.Time { return c.leaf.NotAfter }
+// Expires is when the certificate runs out, or the authority that issued it.
+func (c *Credential) Expires() time.Time { return c.expires }
 
 // RenewAt is half its life.
 func (c *Credential) RenewAt() time.Time {
@@ -78,7 +80,7 @@ func (c *Credential) RenewAt() time.Time {
 }
 
 // Expired says that nobody believes it any more.
-func (c *Credential) Expired(now time.Time) bool { return now.After(c.leaf.NotAfter) }
+func (c *Credential) Expired(now time.Time) bool { return now.After(c.expires) }
 
 // TLS is the credential as the library takes it.
 func (c *Credential) TLS() *tls.Certificate { return c.tls }

@@ -213,7 +213,7 @@ func NewForeignCredential(name Name, chain, key, authorities []byte) (*Credentia
 	if err != nil {
 		return nil, err
 	}
-	return &Credential{Name: name, Trust: trust, key: hidden, leaf: pair.Leaf, tls: &pair, foreign: true}, nil
+	return &Credential{Name: name, Trust: trust, key: hidden, leaf: pair.Leaf, expires: pair.Leaf.NotAfter, tls: &pair, foreign: true}, nil
 }
 
 // As is the same credential of whom the masters say it is.

@@ -20,6 +20,9 @@ const (
 	maxRenewPause  = time.Minute
 	minRenewPause  = 100 * time.Millisecond
 	triesInOneLife = 120
+	// The wall clock is looked at so often: it may be set, and a machine that slept wakes
+	// up later than its timers know.
+	lookPause = 10 * time.Second
 	// Bound on one try.
 	renewTimeout = 30 * time.Second
 	// Who hears of other authorities renews within so long, and not again before:
@@ -42,6 +45,11 @@ type Source struct {
 	// Tells names that are not believed from who answers though their certificates
 	// are good; set before the first connection. Nil: all are.
 	Gone func(Name) bool
+	// Hears whose certificate was shown by who answers, and from when until when that
+	// counts; set before the first connection, does not block. Nil: nobody.
+	Saw func(who Name, issued, expires time.Time)
+	// The wall clock; set before the first use. Nil: that of this machine.
+	Clock func() time.Time
 
 	renew Renew
 	save  func(*Credential) error
@@ -69,10 +77,22 @@ func (a *Authority) Source(name Name, now time.Time, life time.Duration) (*Sourc
 	if err != nil {
 		return nil, err
 	}
-	return NewSource(first, func(_ context.Context, public ed25519.PublicKey) (*Issued, error) {
-		return a.Issue(public, name, time.Now(), life)
-	}, nil), nil
+	s := NewSource(first, nil, nil)
+	s.renew = func(_ context.Context, public ed25519.PublicKey) (*Issued, error) {
+		return a.Issue(public, name, s.now(), life)
+	}
+	return s, nil
 }
+
+func (s *Source) now() time.Time {
+	if s.Clock != nil {
+		return s.Clock()
+	}
+	return time.Now()
+}
+
+// wait is how long to wait until a time of the wall clock, before it is looked at again.
+func (s *Source) wait(until time.Time) time.Duration { return min(until.Sub(s.now()), lookPause) }
 
 // Name is whose it is.
 func (s *Source) Name() Name { return s.Current().Name }
@@ -120,25 +140,29 @@ func (s *Source) Run(ctx context.Context) {
 	}
 	due := s.Current().RenewAt()
 	// Whatever is said meanwhile, not sooner.
-	earliest := time.Now()
-	timer := time.NewTimer(time.Until(due))
+	earliest := s.now()
+	timer := time.NewTimer(s.wait(due))
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.news:
-			if soon := sometimeAfter(earliest, s.Current()); s.behind() && soon.Before(due) {
+			if soon := s.sometimeAfter(earliest); s.behind() && soon.Before(due) {
 				due = soon
-				timer.Reset(time.Until(due))
+				timer.Reset(s.wait(due))
 			}
 			continue
 		case <-timer.C:
 		}
-		if at := s.Current().RenewAt(); !s.behind() && time.Now().Before(at) {
+		if s.now().Before(due) {
+			timer.Reset(s.wait(due))
+			continue
+		}
+		if at := s.Current().RenewAt(); !s.behind() && s.now().Before(at) {
 			// The authorities are those that it has again.
 			due = at
-			timer.Reset(time.Until(due))
+			timer.Reset(s.wait(due))
 			continue
 		}
 		next, err := s.RenewNow(ctx)
@@ -148,30 +172,30 @@ func (s *Source) Run(ctx context.Context) {
 		if s.OnRenew != nil {
 			s.OnRenew(next, err)
 		}
-		current, now := s.Current(), time.Now()
+		current, now := s.Current(), s.now()
 		earliest = now.Add(hearPause(current))
 		switch again := now.Add(retryPause(current)); {
 		case err != nil:
 			due = again
 		case s.behind():
 			// Whoever certified it has not heard of them either.
-			due = sometimeAfter(earliest, current)
+			due = s.sometimeAfter(earliest)
 		case current.RenewAt().Before(again):
 			// Never at once again, whatever the clock that issued it says.
 			due = again
 		default:
 			due = current.RenewAt()
 		}
-		timer.Reset(time.Until(due))
+		timer.Reset(s.wait(due))
 	}
 }
 
 // sometimeAfter is a moment soon after a time, or after now.
-func sometimeAfter(at time.Time, c *Credential) time.Time {
-	if now := time.Now(); now.After(at) {
+func (s *Source) sometimeAfter(at time.Time) time.Time {
+	if now := s.now(); now.After(at) {
 		at = now
 	}
-	return at.Add(mathrand.N(hearPause(c)))
+	return at.Add(mathrand.N(hearPause(s.Current())))
 }
 
 func hearPause(c *Credential) time.Duration { return min(retryPause(c), trustPause) }
@@ -230,7 +254,7 @@ func (s *Source) ServerTLS() *tls.Config {
 			return s.Current().TLS(), nil
 		},
 		VerifyConnection: func(cs tls.ConnectionState) error {
-			_, _, err := s.WhoCalls(cs.PeerCertificates, time.Now())
+			_, _, err := s.WhoCalls(cs.PeerCertificates, s.now())
 			return err
 		},
 		// A resumed session would be believed by what was true when it began.
@@ -267,13 +291,17 @@ func (s *Source) ClientTLS(want Name) *tls.Config {
 		// does all of it, and is called for each connection.
 		InsecureSkipVerify: true,
 		VerifyConnection: func(cs tls.ConnectionState) error {
-			got, err := s.Current().Trust.Verify(cs.PeerCertificates, ToAnswer, time.Now())
+			got, err := s.Current().Trust.Verify(cs.PeerCertificates, ToAnswer, s.now())
 			switch {
 			case err != nil:
 			case !got.Is(want):
 				err = &OtherPeerError{Want: want, Got: got}
 			case s.Gone != nil && s.Gone(got):
 				err = &BadCertificateError{Name: got, Why: "is that of a replica which was taken out of the cell"}
+			}
+			if err == nil && s.Saw != nil {
+				leaf := cs.PeerCertificates[0]
+				s.Saw(got, leaf.NotBefore, s.Current().Trust.endOf(leaf))
 			}
 			return err
 		},

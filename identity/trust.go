@@ -128,12 +128,26 @@ func (t *Trust) Verify(certs []*x509.Certificate, use Use, now time.Time) (Name,
 			}
 			return bad("is not one to make calls with")
 		}
+		if end := t.endOf(leaf); at.After(end) {
+			return bad("was issued by an authority of cell %s that ended at %s, and here it is %s", t.cell, clock(end), clock(now))
+		}
 		return bad("was not issued by the authority of cell %s: %v", t.cell, err)
 	}
 	if leaf.IsCA {
 		return bad("is one of an authority, which calls nobody")
 	}
 	return name, nil
+}
+
+// endOf is when a certificate is not believed any more: at its end, or at that of the
+// authority that issued it.
+func (t *Trust) endOf(leaf *x509.Certificate) time.Time {
+	for _, root := range t.roots {
+		if root.NotAfter.Before(leaf.NotAfter) && leaf.CheckSignatureFrom(root) == nil {
+			return root.NotAfter
+		}
+	}
+	return leaf.NotAfter
 }
 
 func hasUsage(c *x509.Certificate, want x509.ExtKeyUsage) bool {

@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"borg/borgmaster/cell"
-	"borg/proto/borgpb"
 )
 
 // summary is the sentence for a task that waits: what stands in its way first.
@@ -68,19 +67,8 @@ func (e *explanation) notEligible() string {
 			return ""
 		}
 	}
-	for _, name := range spec.GetStartAfter() {
-		key, err := cell.ParseJobKey(name)
-		if err != nil {
-			continue
-		}
-		switch before := e.c.Job(key); {
-		case before == nil:
-			return fmt.Sprintf("job %s has to finish first, and is not there any more: submit it again, or end this one (start_after)", name)
-		case before.State() != borgpb.State_STATE_DEAD:
-			return fmt.Sprintf("job %s has to finish first (start_after)", name)
-		case !finished(before):
-			return fmt.Sprintf("job %s has to finish first, and has failed for good or was ended: submit it again, or end this one (start_after)", name)
-		}
+	if words := e.c.AfterWords(j); words != "" {
+		return "it " + words + " (start_after)"
 	}
 	if e.c.Queued(j) {
 		demand, free := j.Demand(), e.c.FreeFor(j)
@@ -107,14 +95,4 @@ func amounts(have, asked cell.Resources) string {
 		return "nothing"
 	}
 	return strings.Join(parts, " and ")
-}
-
-// finished tells whether all tasks of a job ended well.
-func finished(j *cell.Job) bool {
-	for _, t := range j.Tasks() {
-		if !t.Finished() {
-			return false
-		}
-	}
-	return true
 }

@@ -121,7 +121,7 @@ func New(cellID string, epoch uint64) *Cell {
 	c.requests.most = maxRequests
 	c.holders = make(holders)
 	c.links.children = make(map[JobKey][]*Job)
-	c.links.followers = make(map[JobKey]int)
+	c.links.followers = make(map[JobKey][]*Job)
 	c.head.cell = c
 	c.dirty(&c.head)
 	return c
@@ -232,7 +232,7 @@ func (c *Cell) NumMachines() int { return len(c.machineList) }
 
 // Pending yields the tasks that wait for a scheduler and may be placed now:
 // jobs by key, indices upwards. No more than max_running allows of each job,
-// none of a job whose start_after has not finished.
+// none of a job that waits for another one, which it starts after.
 func (c *Cell) Pending() iter.Seq2[*Job, uint32] {
 	return func(yield func(*Job, uint32) bool) {
 		for j := range c.jobs.each() {

@@ -106,7 +106,7 @@ func (c *Cell) checkCollections() error {
 	}
 	dead := 0
 	var want links
-	want.children, want.followers = make(map[JobKey][]*Job), make(map[JobKey]int)
+	want.children, want.followers = make(map[JobKey][]*Job), make(map[JobKey][]*Job)
 	for j := range c.jobs.each() {
 		if j.deathSeq != 0 {
 			dead++
@@ -123,7 +123,7 @@ func (c *Cell) checkCollections() error {
 		return fmt.Errorf("graveyard: %d dead, %d counted, %d in the queue; %d tasks counted as %d",
 			dead, c.graveyard.objects, objects, tasks, c.graveyard.tasks)
 	}
-	if !maps.Equal(want.followers, c.links.followers) || !maps.EqualFunc(want.children, c.links.children, slices.Equal) {
+	if !maps.EqualFunc(want.followers, c.links.followers, slices.Equal) || !maps.EqualFunc(want.children, c.links.children, slices.Equal) {
 		return fmt.Errorf("links: the parents or start_after of live jobs are not those that are known")
 	}
 	return nil
@@ -135,6 +135,9 @@ func (c *Cell) checkJob(j *Job) error {
 	}
 	if err := c.checkGiven(j); err != nil {
 		return err
+	}
+	if name := c.diesOf(j); name != "" {
+		return fmt.Errorf("it should have ended with %s", name)
 	}
 	var n Job
 	n.domains = newOccupancy(j.latest().limits)

@@ -347,7 +347,7 @@ func (c *Cell) runEnded(run *Job) {
 		}
 		if *left > 0 {
 			*left--
-		} else if old != run && c.links.followers[old.key] == 0 {
+		} else if old != run && len(c.links.followers[old.key]) == 0 {
 			c.bury(old.key)
 		}
 	}

@@ -200,6 +200,9 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 
 	"borg.JobSpec.alloc_by_index": FormatAllocIndex,
 
+	"borg.JobSpec.after_failure": FormatAfterFailure, "borg.AFTER_FAILURE_UNSPECIFIED": FormatAfterFailure,
+	"borg.AFTER_FAILURE_WAIT": FormatAfterFailure, "borg.AFTER_FAILURE_RUN": FormatAfterFailure, "borg.AFTER_FAILURE_DIE": FormatAfterFailure,
+
 	"borg.Exit.reason": FormatExitReasons,
 
 	"borg.TaskReport.failures": FormatCrashingServices,

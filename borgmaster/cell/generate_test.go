@@ -323,6 +323,13 @@ func (g *generator) labels() map[string]string {
 	return map[string]string{"tier": pick(g.r, []string{"web", "db"})}
 }
 
+func (g *generator) startAfter(s *borgpb.JobSpec) {
+	s.StartAfter = []string{"ann/" + pick(g.r, []string{"a", "b", "c"})}
+	if g.c.format >= FormatAfterFailure {
+		s.AfterFailure = borgpb.AfterFailure(s.Tasks % 4)
+	}
+}
+
 func (g *generator) jobSpec() *borgpb.JobSpec {
 	r := g.r
 	s := &borgpb.JobSpec{
@@ -368,7 +375,7 @@ func (g *generator) jobSpec() *borgpb.JobSpec {
 		s.Parent = "bob/" + pick(r, []string{"a", "b", "c"})
 	}
 	if g.one(12) {
-		s.StartAfter = []string{"ann/" + pick(r, []string{"a", "b", "c"})}
+		g.startAfter(s)
 	}
 	if g.one(3) {
 		s.Update = &borgpb.UpdatePolicy{BatchSize: uint32(r.IntN(4)), MaxDisruptions: uint32(r.IntN(4))}

@@ -62,7 +62,7 @@ func (c *Cell) overDead(user string) bool {
 
 // followed reports whether a live job starts after it, which then has to know how it
 // ended.
-func (c *Cell) followed(d grave) bool { return d.job != nil && c.links.followers[d.job.key] > 0 }
+func (c *Cell) followed(d grave) bool { return d.job != nil && len(c.links.followers[d.job.key]) > 0 }
 
 // thinDead forgets the oldest dead objects of users who hold more than their budget: what
 // one user leaves behind pushes out nothing of others. Those that a live job starts after
@@ -234,36 +234,44 @@ func compareSet(s *AllocSet, k JobKey) int { return s.key.Compare(k) }
 type links struct {
 	// Live jobs by the parent that they name, in the order of their uids.
 	children map[JobKey][]*Job
-	// Number of live jobs that start after a job.
-	followers map[JobKey]int
+	// Live jobs that start after a job, in the order of their uids.
+	followers map[JobKey][]*Job
 }
 
 func (l *links) add(j *Job) {
 	s := j.latest().Proto
 	if s.Parent != "" {
-		k, _ := ParseJobKey(s.Parent)
-		at, _ := slices.BinarySearchFunc(l.children[k], j.uid, func(o *Job, u UID) int { return o.uid.Compare(u) })
-		l.children[k] = slices.Insert(l.children[k], at, j)
+		name(l.children, s.Parent, j)
 	}
-	for _, name := range s.StartAfter {
-		k, _ := ParseJobKey(name)
-		l.followers[k]++
+	for _, before := range s.StartAfter {
+		name(l.followers, before, j)
+	}
+}
+
+// name notes that j names a job.
+func name(by map[JobKey][]*Job, job string, j *Job) {
+	k, _ := ParseJobKey(job)
+	at, there := slices.BinarySearchFunc(by[k], j.uid, func(o *Job, u UID) int { return o.uid.Compare(u) })
+	if !there {
+		by[k] = slices.Insert(by[k], at, j)
+	}
+}
+
+// unname forgets that j names a job.
+func unname(by map[JobKey][]*Job, job string, j *Job) {
+	k, _ := ParseJobKey(job)
+	by[k] = slices.DeleteFunc(by[k], func(o *Job) bool { return o == j })
+	if len(by[k]) == 0 {
+		delete(by, k)
 	}
 }
 
 func (l *links) remove(j *Job) {
 	s := j.latest().Proto
 	if s.Parent != "" {
-		k, _ := ParseJobKey(s.Parent)
-		l.children[k] = slices.DeleteFunc(l.children[k], func(o *Job) bool { return o == j })
-		if len(l.children[k]) == 0 {
-			delete(l.children, k)
-		}
+		unname(l.children, s.Parent, j)
 	}
-	for _, name := range s.StartAfter {
-		k, _ := ParseJobKey(name)
-		if l.followers[k]--; l.followers[k] == 0 {
-			delete(l.followers, k)
-		}
+	for _, before := range s.StartAfter {
+		unname(l.followers, before, j)
 	}
 }

@@ -21,6 +21,8 @@ type Job struct {
 	lastEdge edge
 	// It was killed, by which alone a daemon or cron job ends; derived.
 	ended bool
+	// What it starts after failed, and it ended for that; derived, until the op is done.
+	diesAfter bool
 	// Replaced or expired: no longer in the cell, kept only by orphan copies.
 	gone bool
 
@@ -231,36 +233,14 @@ func (c *Cell) HeldBack(j *Job) string {
 	if v := j.saving; v != nil {
 		return "saves what alloc " + (TaskID{v.set, v.index}).String() + " left on " + v.machine + "; the cell starts it there"
 	}
-	if o := c.unfinished(j); o != "" {
-		k, _ := ParseJobKey(o)
-		switch dep := c.Job(k); {
-		case dep == nil:
-			return "starts after " + o + ", which is not there any more; submit that again, or end this one"
-		case dep.deathSeq != 0:
-			return "starts after " + o + ", which has failed for good or was ended; submit that again, or end this one"
-		default:
-			return "starts after " + o + ", which has not finished"
-		}
+	if words := c.AfterWords(j); words != "" {
+		return words
 	}
 	if j.pending > 0 && j.roomToRun() == 0 {
 		return "as many of its tasks run as max_running allows"
 	}
 	if j.pending > 0 && c.Queued(j) {
 		return "in the batch queue until all of it fits"
-	}
-	return ""
-}
-
-// eligible tells whether everything that the job starts after has finished.
-func (c *Cell) eligible(j *Job) bool { return j.saving == nil && c.unfinished(j) == "" }
-
-// unfinished names the first job that j starts after and that has not finished.
-func (c *Cell) unfinished(j *Job) string {
-	for _, name := range j.latest().Proto.StartAfter {
-		k, _ := ParseJobKey(name)
-		if o := c.Job(k); o == nil || o.deathSeq == 0 || int(o.finished) != len(o.rows) {
-			return name
-		}
 	}
 	return ""
 }
@@ -301,6 +281,7 @@ func (c *Cell) settleJobs() {
 		c.roll(j)
 		c.setDue(j)
 		c.leave(j)
+		c.dieAfter(j)
 		j.touched = false
 		c.settleJob(j)
 	}
@@ -335,6 +316,10 @@ func (c *Cell) settleJob(j *Job) {
 	c.dirty(j)
 	ev := jobEvent(j, edgeEvents[e], from, to)
 	ev.Reason = j.reason
+	if j.diesAfter {
+		ev.Cause = borgpb.StopCause_STOP_CAUSE_AFTER_FAILURE
+		j.diesAfter = false
+	}
 	c.emit(ev)
 	if to == stateDead {
 		c.die(j)
@@ -357,6 +342,7 @@ func (c *Cell) die(j *Job) {
 	for _, child := range slices.Clone(c.links.children[j.key]) {
 		c.kill(child, "its parent "+j.key.String()+" ended")
 	}
+	c.tellFollowers(j)
 	c.runEnded(j)
 }
 

@@ -61,7 +61,7 @@ var derivedFields = map[string][]string{
 	"AllocSet": {"spec", "need", "allocs", "counts", "domains", "limits", "gone", "behind"},
 	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts
 	"Job": {"specs", "waiting", "pending", "running", "dead", "finished", "started", "backoff", "stopping", "update", "domains",
-		"settled", "touched", "lastEdge", "changedAt", "gone", "leaveDueNs", "updateDueNs", "charged", "chargedKept", "daemon", "cron", "ended", "own"},
+		"settled", "touched", "diesAfter", "lastEdge", "changedAt", "gone", "leaveDueNs", "updateDueNs", "charged", "chargedKept", "daemon", "cron", "ended", "own"},
 	"Volume":      {"of", "name", "machine", "gone", "dueNs"},
 	"Spec":        {"uses", "gone", "unpaid"},
 	"Task":        {"job", "past", "cur.stop"},

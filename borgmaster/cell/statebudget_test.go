@@ -210,7 +210,7 @@ func TestFollowedDeadAreRemembered(t *testing.T) {
 		end(fmt.Sprint("j", i))
 	}
 	second := l.c.Job(JobKey{"u", "second"})
-	if got, want := l.c.HeldBack(second), "starts after u/first, which has failed for good or was ended; submit that again, or end this one"; got != want {
+	if got, want := l.c.HeldBack(second), "starts after u/first, which has failed for good or was ended; submit that again, end this one, or have it start all the same: after_failure = \"run\""; got != want {
 		t.Errorf("it is held back because it %s, want %s", got, want)
 	}
 	if u := l.c.StateUseOf("u"); u[measureDeadObjects] != 5 || l.c.Job(JobKey{"u", "j19"}) == nil || l.c.Job(JobKey{"u", "j15"}) != nil {

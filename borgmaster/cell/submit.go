@@ -68,6 +68,8 @@ func (c *Cell) submit(key JobKey, spec *Spec, labels, annotations map[string]str
 	if stands(spec.Proto.Kind) {
 		c.touch(j, edgeSchedule)
 	}
+	// What it starts after may have failed already.
+	c.review(j)
 	return j
 }
 
@@ -243,8 +245,10 @@ func (c *Cell) checkLive(key JobKey, expectVersion uint64) (*Job, *borgpb.Refusa
 }
 
 // kill ends all tasks of a job.
-func (c *Cell) kill(j *Job, reason string) {
-	const cause = borgpb.StopCause_STOP_CAUSE_KILL
+func (c *Cell) kill(j *Job, reason string) { c.endJob(j, borgpb.StopCause_STOP_CAUSE_KILL, reason) }
+
+// endJob ends all tasks of a job for a cause.
+func (c *Cell) endJob(j *Job, cause borgpb.StopCause, reason string) {
 	j.ended = true
 	c.expect(j, int(j.running))
 	for _, t := range j.rows {

@@ -446,6 +446,10 @@ func (s *script) updatePolicy() *borgpb.UpdatePolicy {
 	return p
 }
 
+func (s *script) afterFailure() borgpb.AfterFailure {
+	return borgpb.AfterFailure(borgpb.AfterFailure_value["AFTER_FAILURE_"+strings.ToUpper(s.arg("after-failure", ""))])
+}
+
 func (s *script) jobSpec() *borgpb.JobSpec {
 	spec := &borgpb.JobSpec{
 		Kind: borgpb.JobKind_JOB_KIND_SERVICE, Tasks: uint32(s.num("tasks", 1)), Priority: int32(s.num("priority", 200)),
@@ -455,7 +459,7 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 		},
 		SubmitChildren: s.has("submit-children"),
 		MaxFailures:    uint32(s.num("max-failures", 0)), AllocSet: s.arg("alloc-set", ""), Parent: s.arg("parent", ""),
-		StartAfter: s.list("after"), MaxPerMachine: uint32(s.num("max-per-machine", 0)), MaxPerRack: uint32(s.num("max-per-rack", 0)),
+		StartAfter: s.list("after"), AfterFailure: s.afterFailure(), MaxPerMachine: uint32(s.num("max-per-machine", 0)), MaxPerRack: uint32(s.num("max-per-rack", 0)),
 		MaxRunning: uint32(s.num("max-running", 0)), MaxPer: s.maxPer(),
 		Update: s.updatePolicy(),
 	}

@@ -85,15 +85,8 @@ func checkJobLinks(key JobKey, s *borgpb.JobSpec) *borgpb.Refusal {
 			return invalid("spec.alloc_set", "%v", err)
 		}
 	}
-	if len(s.StartAfter) > maxStartAfter {
-		return limit("spec.start_after", "%d jobs; at most %d", len(s.StartAfter), maxStartAfter)
-	}
-	for _, name := range s.StartAfter {
-		if k, err := ParseJobKey(name); err != nil {
-			return invalid("spec.start_after", "%v", err)
-		} else if k == key {
-			return invalid("spec.start_after", "a job cannot start after itself")
-		}
+	if r := checkStartAfter(key, s); r != nil {
+		return r
 	}
 	if s.Parent != "" {
 		if k, err := ParseJobKey(s.Parent); err != nil {

@@ -64,7 +64,7 @@ func (c *Cell) checkSetWants(s *borgpb.AllocSetSpec) *borgpb.Refusal {
 // has no limit on its machine, and takes what others paid for.
 func checkAmounts(r *borgpb.Resources, field, what string) *borgpb.Refusal {
 	if r.GetCpuMilli() == 0 || r.GetMemBytes() == 0 {
-		return invalid(field, "%s must say how much cpu and memory it may use; an operator can say what is meant for a user's tasks that do not: borgcfg quota limits", what)
+		return invalid(field, "%s must say how much cpu and memory it may use; an operator can say what is meant for a user's tasks that do not: borgcfg quota bounds USER", what)
 	}
 	return nil
 }

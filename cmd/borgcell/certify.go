@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"crypto/ed25519"
+	"errors"
 	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
 
 	"borg/borgmaster/client"
+	"borg/cli"
 	"borg/identity"
 )
 
@@ -21,6 +23,11 @@ func (c *Cell) certify() error {
 	}
 	name := identity.Name{Cell: c.Name, Role: identity.User, ID: c.user}
 	first, err := c.authority.Certify(name, time.Now(), identity.UserLife)
+	var ended *identity.EndedError
+	if errors.As(err, &ended) {
+		return cli.Errorf(cli.NotAllowed, "%w", err).
+			Hint("is the clock of this machine right? then: borgmaster authority renew --dir %s\ncopy its authority.pem to the other directories of %s", c.masterDir(1), filepath.Dir(c.masterDir(1)))
+	}
 	if err != nil {
 		return err
 	}

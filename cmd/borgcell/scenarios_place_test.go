@@ -263,7 +263,8 @@ func withPorts(machine string, tasks, ports int) *borgpb.JobSpec {
 }
 
 // What starts after a job waits until that has finished; if it is killed instead, what
-// starts after it goes on to wait, and its child ends with it.
+// starts after it goes on to wait, starts all the same or ends, as it says, and its child
+// ends with it.
 func dependencies(t *testing.T, s *scenarios) {
 	batch := sized(2, 1<<20)
 	batch.Kind = borgpb.JobKind_JOB_KIND_BATCH
@@ -295,7 +296,16 @@ func dependencies(t *testing.T, s *scenarios) {
 		t.Fatal(r)
 	}
 	s.until(t, "ann", "child", "the child runs", allStarted)
+	for name, then := range map[string]borgpb.AfterFailure{"runs": borgpb.AfterFailure_AFTER_FAILURE_RUN, "dies": borgpb.AfterFailure_AFTER_FAILURE_DIE} {
+		spec := after("long")
+		spec.AfterFailure = then
+		if r := s.asks(t, s.ann, "ann", name, spec); r != nil {
+			t.Fatal(r)
+		}
+	}
 	s.must(t, killOf("ann", "long"))
+	s.until(t, "ann", "runs", "what starts all the same runs", allStarted)
+	s.until(t, "ann", "dies", "what ends with it is dead", func(j *borgpb.Job) bool { return j.Status.GetDead() == 1 })
 	s.until(t, "ann", "child", "the child is dead with its parent", func(j *borgpb.Job) bool { return j.Status.GetDead() == 1 })
 	if j, err := s.job(shortly(t), "ann", "held"); err != nil || j.Status.GetPending() != 1 {
 		t.Errorf("what starts after a job that was killed is %v, %v; want it to wait", j.GetStatus(), err)

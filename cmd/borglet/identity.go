@@ -61,7 +61,7 @@ func (s *serve) remember() error {
 		file.Masters = masters
 		return errors.Join(identity.WriteCredential(path, c), client.WriteCellFile(s.cellFile(), file))
 	})
-	s.source.OnRenew = cli.LogRenewal(s.log)
+	s.source.OnRenew = cli.LogRenewal(s.log, s.source, rejoin(s.name))
 	s.issuer.source = s.source
 	return nil
 }
@@ -69,7 +69,12 @@ func (s *serve) remember() error {
 // stranger is the error of a machine that must join anew.
 func (s *serve) stranger(format string, args ...any) error {
 	return cli.Errorf(cli.NotAllowed, format, args...).
-		Hint("an admin makes a token: borgcfg machine invite %s\nwith it: borglet serve --join TOKEN ...", s.name)
+		Hint("%s", rejoin(s.name))
+}
+
+// rejoin is what to do for a machine whose certificate nobody believes.
+func rejoin(machine string) string {
+	return "an admin makes a token: borgcfg machine invite " + machine + "\nwith it: borglet serve --join TOKEN ..."
 }
 
 // joinCell shows the token to a master, and with it what this machine is: that

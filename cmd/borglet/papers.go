@@ -63,7 +63,7 @@ func (i *issuer) Issue(ctx context.Context, id borglet.ID) (*borglet.Papers, err
 	for _, s := range resp.GetSecrets() {
 		files[filepath.Join(borglet.SecretPapers, s.GetName())] = s.GetValue()
 	}
-	return &borglet.Papers{Files: files, RenewAt: c.RenewAt()}, nil
+	return &borglet.Papers{Files: files, RenewAt: c.RenewAt(), Expires: c.Expires()}, nil
 }
 
 // Files asks for the small files that a copy's spec names.

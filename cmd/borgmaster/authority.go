@@ -12,7 +12,9 @@ import (
 	ucli "github.com/urfave/cli/v2"
 	"google.golang.org/grpc"
 
+	"borg/checkpoint"
 	"borg/cli"
+	"borg/identity"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
 )
@@ -40,8 +42,52 @@ func authorityCommand() *ucli.Command {
 			{Name: "drop", Usage: "make the newest key the only one, at once: whoever has not renewed since it issues must log in or be invited again", Flags: append(which,
 				&ucli.BoolFlag{Name: "yes", Usage: "do it"}),
 				Action: dropAuthorities},
+			{Name: "renew", Usage: "make a new key for a cell whose authority has ended, with all replicas stopped; one that lives is replaced", Description: renewWords, Flags: []ucli.Flag{
+				&ucli.StringFlag{Name: "dir", Required: true, Usage: "`DIRECTORY` of a replica"}},
+				Action: renewAuthority},
 		},
 	}
+}
+
+const renewWords = "Do it on one replica alone, and copy its authority.pem over those of the others, mode\n" +
+	"0600, before they start: replicas with different keys do not believe each other. Users\n" +
+	"log in again, and machines are invited again; their tasks go on meanwhile."
+
+// renewAuthority works on the directory of a replica: of a cell whose authority has ended
+// nobody can be asked.
+func renewAuthority(ctx *ucli.Context) error {
+	if ctx.NArg() > 0 {
+		return cli.Errorf(cli.Usage, "authority renew takes no arguments, but %q was given", ctx.Args().First()).Hint("see: borgmaster authority renew --help")
+	}
+	dir := ctx.String("dir")
+	id, err := checkpoint.ReadIdentity(nil, dir)
+	if err != nil {
+		return cli.Errorf(cli.Invalid, "%w", err)
+	}
+	authority, err := readAuthority(dir, id.CellName)
+	if err != nil {
+		return err
+	}
+	next, err := authority.Renewed(time.Now())
+	if err != nil {
+		return cli.Errorf(cli.NotAllowed, "%w", err).Hint("replace it while the cell runs, and nobody notices: borgmaster authority replace\nusers whose certificates expired: borgmaster login --dir %s", dir)
+	}
+	data, err := next.Encode()
+	if err == nil {
+		err = identity.WriteSecret(authorityFile(dir), data)
+	}
+	if err != nil {
+		return cli.Errorf(cli.Failed, "%w", err)
+	}
+	w := ctx.App.Writer
+	fmt.Fprintf(w, "the authority of cell %s is a new one, until %s\n", id.CellName, next.Ends().UTC().Format(time.RFC3339))
+	for _, m := range id.Members {
+		if m.Id != id.Replica {
+			fmt.Fprintf(w, "copy %s to the directory of replica %d at %s, mode 0600\n", authorityFile(dir), m.Id, m.Addr)
+		}
+	}
+	fmt.Fprintf(w, "then start all replicas; users: borgmaster login --dir %s; machines: borgcfg machine invite MACHINE\n", dir)
+	return nil
 }
 
 // listAuthorities asks each master: they may differ for a while.

@@ -43,6 +43,16 @@ func readAuthority(dir, cell string) (*identity.Authority, error) {
 	return a, nil
 }
 
+// certifyError is what came of certifying somebody with the authority in a directory.
+func certifyError(err error, dir string) error {
+	var ended *identity.EndedError
+	if !errors.As(err, &ended) {
+		return cli.Errorf(cli.Failed, "%w", err)
+	}
+	return cli.Errorf(cli.NotAllowed, "%w", err).
+		Hint("is the clock of this machine right? then, with all replicas stopped: borgmaster authority renew --dir %s\ncopy its authority.pem to the other replicas; what then: docs/identity.md, \"What expires\"", dir)
+}
+
 // keysFile is where a replica keeps the keys of secrets.
 func keysFile(dir string) string { return filepath.Join(dir, keysName) }
 
@@ -176,7 +186,7 @@ func login(ctx *ucli.Context) error {
 	}
 	credential, err := authority.Certify(name, time.Now(), identity.UserLife)
 	if err != nil {
-		return cli.Errorf(cli.Failed, "%w", err)
+		return certifyError(err, ctx.String("dir"))
 	}
 	file := &client.CellFile{Cell: id.CellName, CellID: id.CellId, Identity: "identity.pem"}
 	for _, m := range id.Members {

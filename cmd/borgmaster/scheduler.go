@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -94,8 +95,10 @@ func schedulerCommand() *ucli.Command {
 				return cli.Errorf(cli.Invalid, "%w", err)
 			}
 			source := client.NewSource(first, []string{ctx.String("master")}, nil)
-			source.OnRenew = cli.LogRenewal(logger)
-			renewing, stop := context.WithCancel(ctx.Context)
+			working, fail := context.WithCancelCause(ctx.Context)
+			defer fail(nil)
+			source.OnRenew = endExpired(source, logger, fail)
+			renewing, stop := context.WithCancel(working)
 			var running sync.WaitGroup
 			defer running.Wait()
 			defer stop()
@@ -106,11 +109,27 @@ func schedulerCommand() *ucli.Command {
 			if err != nil {
 				return err
 			}
-			return process.Run(ctx.Context, process.Config{
+			err = process.Run(working, process.Config{
 				Master: ctx.String("master"), Identity: source, Socket: ctx.String("socket"), Pages: ctx.String("pages"), Build: cli.Build(),
 				Parent: parent, Logger: logger, Search: search,
 			})
+			if ended := context.Cause(working); err == nil && ended != nil && ctx.Context.Err() == nil {
+				return cli.Errorf(cli.Failed, "%w", ended)
+			}
+			return err
 		},
+	}
+}
+
+// endExpired is the OnRenew of a scheduler process: it ends when its certificate expired, as
+// the next process is given a new one.
+func endExpired(own *identity.Source, logger *slog.Logger, end func(error)) func(*identity.Credential, error) {
+	heard := cli.LogRenewal(logger, own, "the master starts another scheduler")
+	return func(c *identity.Credential, err error) {
+		heard(c, err)
+		if err != nil && own.Current().Expired(time.Now()) {
+			end(err)
+		}
 	}
 }
 

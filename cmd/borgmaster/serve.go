@@ -197,7 +197,7 @@ func (s *server) identify() error {
 	}
 	s.source, err = s.authority.Source(identity.Name{Cell: id.CellName, Role: identity.Master, ID: strconv.FormatUint(id.Replica, 10)}, time.Now(), identity.Life)
 	if err != nil {
-		return cli.Errorf(cli.Failed, "%w", err)
+		return certifyError(err, s.dir)
 	}
 	if s.source.Foreign, err = readTrust(s.flags.String("trust"), id.CellName); err != nil {
 		return err
@@ -206,6 +206,7 @@ func (s *server) identify() error {
 		return err
 	}
 	s.logger = s.base.With("cell", id.CellName, "replica", id.Replica)
+	s.source.OnRenew = cli.LogRenewal(s.logger, s.source, "with all replicas stopped: borgmaster authority renew --dir "+s.dir)
 	if len(s.keys.IDs()) == 0 {
 		s.logger.Warn("this replica has no cell key and can keep no secrets; an admin makes one for all: borgcfg secret rotate-key")
 	}

@@ -83,6 +83,63 @@ func (JobKind) EnumDescriptor() ([]byte, []int) {
 	return file_borgpb_job_proto_rawDescGZIP(), []int{0}
 }
 
+// AfterFailure is what becomes of a job when one that it starts after failed.
+type AfterFailure int32
+
+const (
+	// As AFTER_FAILURE_WAIT.
+	AfterFailure_AFTER_FAILURE_UNSPECIFIED AfterFailure = 0
+	// It waits until a job of that name finishes (the default).
+	AfterFailure_AFTER_FAILURE_WAIT AfterFailure = 1
+	// It starts as if that had finished.
+	AfterFailure_AFTER_FAILURE_RUN AfterFailure = 2
+	// It ends.
+	AfterFailure_AFTER_FAILURE_DIE AfterFailure = 3
+)
+
+// Enum value maps for AfterFailure.
+var (
+	AfterFailure_name = map[int32]string{
+		0: "AFTER_FAILURE_UNSPECIFIED",
+		1: "AFTER_FAILURE_WAIT",
+		2: "AFTER_FAILURE_RUN",
+		3: "AFTER_FAILURE_DIE",
+	}
+	AfterFailure_value = map[string]int32{
+		"AFTER_FAILURE_UNSPECIFIED": 0,
+		"AFTER_FAILURE_WAIT":        1,
+		"AFTER_FAILURE_RUN":         2,
+		"AFTER_FAILURE_DIE":         3,
+	}
+)
+
+func (x AfterFailure) Enum() *AfterFailure {
+	p := new(AfterFailure)
+	*p = x
+	return p
+}
+
+func (x AfterFailure) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (AfterFailure) Descriptor() protoreflect.EnumDescriptor {
+	return file_borgpb_job_proto_enumTypes[1].Descriptor()
+}
+
+func (AfterFailure) Type() protoreflect.EnumType {
+	return &file_borgpb_job_proto_enumTypes[1]
+}
+
+func (x AfterFailure) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use AfterFailure.Descriptor instead.
+func (AfterFailure) EnumDescriptor() ([]byte, []int) {
+	return file_borgpb_job_proto_rawDescGZIP(), []int{1}
+}
+
 // Preempt is whether work may take the place of other work.
 type Preempt int32
 
@@ -127,11 +184,11 @@ func (x Preempt) String() string {
 }
 
 func (Preempt) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_job_proto_enumTypes[1].Descriptor()
+	return file_borgpb_job_proto_enumTypes[2].Descriptor()
 }
 
 func (Preempt) Type() protoreflect.EnumType {
-	return &file_borgpb_job_proto_enumTypes[1]
+	return &file_borgpb_job_proto_enumTypes[2]
 }
 
 func (x Preempt) Number() protoreflect.EnumNumber {
@@ -140,7 +197,7 @@ func (x Preempt) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Preempt.Descriptor instead.
 func (Preempt) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{1}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{2}
 }
 
 // OnLost is what becomes of a running task when its machine goes down.
@@ -180,11 +237,11 @@ func (x OnLost) String() string {
 }
 
 func (OnLost) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_job_proto_enumTypes[2].Descriptor()
+	return file_borgpb_job_proto_enumTypes[3].Descriptor()
 }
 
 func (OnLost) Type() protoreflect.EnumType {
-	return &file_borgpb_job_proto_enumTypes[2]
+	return &file_borgpb_job_proto_enumTypes[3]
 }
 
 func (x OnLost) Number() protoreflect.EnumNumber {
@@ -193,7 +250,7 @@ func (x OnLost) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use OnLost.Descriptor instead.
 func (OnLost) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{2}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{3}
 }
 
 // UpdateOrder is which tasks an update deals with first. Since format 7.
@@ -239,11 +296,11 @@ func (x UpdateOrder) String() string {
 }
 
 func (UpdateOrder) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_job_proto_enumTypes[3].Descriptor()
+	return file_borgpb_job_proto_enumTypes[4].Descriptor()
 }
 
 func (UpdateOrder) Type() protoreflect.EnumType {
-	return &file_borgpb_job_proto_enumTypes[3]
+	return &file_borgpb_job_proto_enumTypes[4]
 }
 
 func (x UpdateOrder) Number() protoreflect.EnumNumber {
@@ -252,7 +309,7 @@ func (x UpdateOrder) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use UpdateOrder.Descriptor instead.
 func (UpdateOrder) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{3}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{4}
 }
 
 // CronOverlap is what a time means that comes while a run is under way.
@@ -296,11 +353,11 @@ func (x CronOverlap) String() string {
 }
 
 func (CronOverlap) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_job_proto_enumTypes[4].Descriptor()
+	return file_borgpb_job_proto_enumTypes[5].Descriptor()
 }
 
 func (CronOverlap) Type() protoreflect.EnumType {
-	return &file_borgpb_job_proto_enumTypes[4]
+	return &file_borgpb_job_proto_enumTypes[5]
 }
 
 func (x CronOverlap) Number() protoreflect.EnumNumber {
@@ -309,7 +366,7 @@ func (x CronOverlap) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CronOverlap.Descriptor instead.
 func (CronOverlap) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{4}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{5}
 }
 
 // CronOutcome is what became of a slot.
@@ -361,11 +418,11 @@ func (x CronOutcome) String() string {
 }
 
 func (CronOutcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_job_proto_enumTypes[5].Descriptor()
+	return file_borgpb_job_proto_enumTypes[6].Descriptor()
 }
 
 func (CronOutcome) Type() protoreflect.EnumType {
-	return &file_borgpb_job_proto_enumTypes[5]
+	return &file_borgpb_job_proto_enumTypes[6]
 }
 
 func (x CronOutcome) Number() protoreflect.EnumNumber {
@@ -374,7 +431,7 @@ func (x CronOutcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CronOutcome.Descriptor instead.
 func (CronOutcome) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{5}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{6}
 }
 
 // AppClass is how urgently a task's threads must run; independent of priority
@@ -415,11 +472,11 @@ func (x AppClass) String() string {
 }
 
 func (AppClass) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_job_proto_enumTypes[6].Descriptor()
+	return file_borgpb_job_proto_enumTypes[7].Descriptor()
 }
 
 func (AppClass) Type() protoreflect.EnumType {
-	return &file_borgpb_job_proto_enumTypes[6]
+	return &file_borgpb_job_proto_enumTypes[7]
 }
 
 func (x AppClass) Number() protoreflect.EnumNumber {
@@ -428,7 +485,7 @@ func (x AppClass) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AppClass.Descriptor instead.
 func (AppClass) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{6}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{7}
 }
 
 // ReloadSignal is a signal on which many programs read their files anew. Since format
@@ -473,11 +530,11 @@ func (x ReloadSignal) String() string {
 }
 
 func (ReloadSignal) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_job_proto_enumTypes[7].Descriptor()
+	return file_borgpb_job_proto_enumTypes[8].Descriptor()
 }
 
 func (ReloadSignal) Type() protoreflect.EnumType {
-	return &file_borgpb_job_proto_enumTypes[7]
+	return &file_borgpb_job_proto_enumTypes[8]
 }
 
 func (x ReloadSignal) Number() protoreflect.EnumNumber {
@@ -486,7 +543,7 @@ func (x ReloadSignal) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ReloadSignal.Descriptor instead.
 func (ReloadSignal) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{7}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{8}
 }
 
 // Network is whose address a task has. Since format 9.
@@ -528,11 +585,11 @@ func (x Network) String() string {
 }
 
 func (Network) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_job_proto_enumTypes[8].Descriptor()
+	return file_borgpb_job_proto_enumTypes[9].Descriptor()
 }
 
 func (Network) Type() protoreflect.EnumType {
-	return &file_borgpb_job_proto_enumTypes[8]
+	return &file_borgpb_job_proto_enumTypes[9]
 }
 
 func (x Network) Number() protoreflect.EnumNumber {
@@ -541,7 +598,7 @@ func (x Network) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Network.Descriptor instead.
 func (Network) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{8}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{9}
 }
 
 // Slack is whether a limit may be passed while there is room.
@@ -581,11 +638,11 @@ func (x Slack) String() string {
 }
 
 func (Slack) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_job_proto_enumTypes[9].Descriptor()
+	return file_borgpb_job_proto_enumTypes[10].Descriptor()
 }
 
 func (Slack) Type() protoreflect.EnumType {
-	return &file_borgpb_job_proto_enumTypes[9]
+	return &file_borgpb_job_proto_enumTypes[10]
 }
 
 func (x Slack) Number() protoreflect.EnumNumber {
@@ -594,7 +651,7 @@ func (x Slack) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Slack.Descriptor instead.
 func (Slack) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{9}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{10}
 }
 
 // AttemptState is what a borglet knows of one copy of a task.
@@ -672,11 +729,11 @@ func (x AttemptState) String() string {
 }
 
 func (AttemptState) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_job_proto_enumTypes[10].Descriptor()
+	return file_borgpb_job_proto_enumTypes[11].Descriptor()
 }
 
 func (AttemptState) Type() protoreflect.EnumType {
-	return &file_borgpb_job_proto_enumTypes[10]
+	return &file_borgpb_job_proto_enumTypes[11]
 }
 
 func (x AttemptState) Number() protoreflect.EnumNumber {
@@ -685,7 +742,7 @@ func (x AttemptState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AttemptState.Descriptor instead.
 func (AttemptState) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{10}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{11}
 }
 
 // StopCause is why a copy of a task is stopped. Each is written in the log;
@@ -720,6 +777,8 @@ const (
 	StopCause_STOP_CAUSE_RELEASE StopCause = 44
 	// It crashed again and again on its machine, and is tried on another. Since format 11.
 	StopCause_STOP_CAUSE_CRASHED StopCause = 56
+	// A job that its own starts after failed, and it ends then. Since format 12.
+	StopCause_STOP_CAUSE_AFTER_FAILURE StopCause = 890
 )
 
 // Enum value maps for StopCause.
@@ -738,21 +797,23 @@ var (
 		180: "STOP_CAUSE_UNMATCHED",
 		44:  "STOP_CAUSE_RELEASE",
 		56:  "STOP_CAUSE_CRASHED",
+		890: "STOP_CAUSE_AFTER_FAILURE",
 	}
 	StopCause_value = map[string]int32{
-		"STOP_CAUSE_UNSPECIFIED": 0,
-		"STOP_CAUSE_KILL":        1,
-		"STOP_CAUSE_PREEMPTION":  2,
-		"STOP_CAUSE_UPDATE":      3,
-		"STOP_CAUSE_DRAIN":       4,
-		"STOP_CAUSE_DUPLICATE":   5,
-		"STOP_CAUSE_RESIZE":      6,
-		"STOP_CAUSE_OVERCOMMIT":  7,
-		"STOP_CAUSE_TAINT":       8,
-		"STOP_CAUSE_MOVE":        20,
-		"STOP_CAUSE_UNMATCHED":   180,
-		"STOP_CAUSE_RELEASE":     44,
-		"STOP_CAUSE_CRASHED":     56,
+		"STOP_CAUSE_UNSPECIFIED":   0,
+		"STOP_CAUSE_KILL":          1,
+		"STOP_CAUSE_PREEMPTION":    2,
+		"STOP_CAUSE_UPDATE":        3,
+		"STOP_CAUSE_DRAIN":         4,
+		"STOP_CAUSE_DUPLICATE":     5,
+		"STOP_CAUSE_RESIZE":        6,
+		"STOP_CAUSE_OVERCOMMIT":    7,
+		"STOP_CAUSE_TAINT":         8,
+		"STOP_CAUSE_MOVE":          20,
+		"STOP_CAUSE_UNMATCHED":     180,
+		"STOP_CAUSE_RELEASE":       44,
+		"STOP_CAUSE_CRASHED":       56,
+		"STOP_CAUSE_AFTER_FAILURE": 890,
 	}
 )
 
@@ -767,11 +828,11 @@ func (x StopCause) String() string {
 }
 
 func (StopCause) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_job_proto_enumTypes[11].Descriptor()
+	return file_borgpb_job_proto_enumTypes[12].Descriptor()
 }
 
 func (StopCause) Type() protoreflect.EnumType {
-	return &file_borgpb_job_proto_enumTypes[11]
+	return &file_borgpb_job_proto_enumTypes[12]
 }
 
 func (x StopCause) Number() protoreflect.EnumNumber {
@@ -780,7 +841,7 @@ func (x StopCause) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use StopCause.Descriptor instead.
 func (StopCause) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{11}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{12}
 }
 
 // Job is a number of like tasks that run in one cell (paper §2.3).
@@ -919,7 +980,10 @@ type JobSpec struct {
 	PreemptWaitNs int64 `protobuf:"varint,430,opt,name=preempt_wait_ns,json=preemptWaitNs,proto3" json:"preempt_wait_ns,omitempty"`
 	// Task i runs in alloc i of alloc_set and nowhere else; without it each runs in any
 	// alloc of the set that has room. Since format 10.
-	AllocByIndex  bool `protobuf:"varint,630,opt,name=alloc_by_index,json=allocByIndex,proto3" json:"alloc_by_index,omitempty"`
+	AllocByIndex bool `protobuf:"varint,630,opt,name=alloc_by_index,json=allocByIndex,proto3" json:"alloc_by_index,omitempty"`
+	// What becomes of a job of which nothing runs when one that it starts after failed for
+	// good or was ended: killed, or it is forgotten. Only with start_after. Since format 12.
+	AfterFailure  AfterFailure `protobuf:"varint,890,opt,name=after_failure,json=afterFailure,proto3,enum=borg.AfterFailure" json:"after_failure,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1134,6 +1198,13 @@ func (x *JobSpec) GetAllocByIndex() bool {
 		return x.AllocByIndex
 	}
 	return false
+}
+
+func (x *JobSpec) GetAfterFailure() AfterFailure {
+	if x != nil {
+		return x.AfterFailure
+	}
+	return AfterFailure_AFTER_FAILURE_UNSPECIFIED
 }
 
 // DisruptionBudget bounds what the cell does to the tasks of a job of its own
@@ -3435,7 +3506,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x04meta\x18\x01 \x01(\v2\n" +
 	".borg.MetaR\x04meta\x12!\n" +
 	"\x04spec\x18\x02 \x01(\v2\r.borg.JobSpecR\x04spec\x12'\n" +
-	"\x06status\x18\x03 \x01(\v2\x0f.borg.JobStatusR\x06status\"\xdc\b\n" +
+	"\x06status\x18\x03 \x01(\v2\x0f.borg.JobStatusR\x06status\"\x96\t\n" +
 	"\aJobSpec\x12!\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\r.borg.JobKindR\x04kind\x12\x14\n" +
 	"\x05tasks\x18\x02 \x01(\rR\x05tasks\x12\x1a\n" +
@@ -3469,7 +3540,8 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\amax_per\x18\xf0\x01 \x03(\v2\x19.borg.JobSpec.MaxPerEntryR\x06maxPer\x12D\n" +
 	"\x11disruption_budget\x18\xfa\x01 \x01(\v2\x16.borg.DisruptionBudgetR\x10disruptionBudget\x12'\n" +
 	"\x0fpreempt_wait_ns\x18\xae\x03 \x01(\x03R\rpreemptWaitNs\x12%\n" +
-	"\x0ealloc_by_index\x18\xf6\x04 \x01(\bR\fallocByIndex\x1a=\n" +
+	"\x0ealloc_by_index\x18\xf6\x04 \x01(\bR\fallocByIndex\x128\n" +
+	"\rafter_failure\x18\xfa\x06 \x01(\x0e2\x12.borg.AfterFailureR\fafterFailure\x1a=\n" +
 	"\x0fExtensionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\x1a9\n" +
@@ -3697,7 +3769,12 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x10JOB_KIND_SERVICE\x10\x01\x12\x12\n" +
 	"\x0eJOB_KIND_BATCH\x10\x02\x12\x13\n" +
 	"\x0fJOB_KIND_DAEMON\x10\x03\x12\x11\n" +
-	"\rJOB_KIND_CRON\x10\x04*Z\n" +
+	"\rJOB_KIND_CRON\x10\x04*s\n" +
+	"\fAfterFailure\x12\x1d\n" +
+	"\x19AFTER_FAILURE_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12AFTER_FAILURE_WAIT\x10\x01\x12\x15\n" +
+	"\x11AFTER_FAILURE_RUN\x10\x02\x12\x15\n" +
+	"\x11AFTER_FAILURE_DIE\x10\x03*Z\n" +
 	"\aPreempt\x12\x17\n" +
 	"\x13PREEMPT_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rPREEMPT_LOWER\x10\x01\x12\x11\n" +
@@ -3754,7 +3831,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x15ATTEMPT_STATE_STOPPED\x10\t\x12\x16\n" +
 	"\x12ATTEMPT_STATE_LOST\x10\n" +
 	"\x12\x1d\n" +
-	"\x19ATTEMPT_STATE_QUARANTINED\x10,*\xc6\x02\n" +
+	"\x19ATTEMPT_STATE_QUARANTINED\x10,*\xe5\x02\n" +
 	"\tStopCause\x12\x1a\n" +
 	"\x16STOP_CAUSE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fSTOP_CAUSE_KILL\x10\x01\x12\x19\n" +
@@ -3768,7 +3845,8 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x0fSTOP_CAUSE_MOVE\x10\x14\x12\x19\n" +
 	"\x14STOP_CAUSE_UNMATCHED\x10\xb4\x01\x12\x16\n" +
 	"\x12STOP_CAUSE_RELEASE\x10,\x12\x16\n" +
-	"\x12STOP_CAUSE_CRASHED\x108B\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\x12STOP_CAUSE_CRASHED\x108\x12\x1d\n" +
+	"\x18STOP_CAUSE_AFTER_FAILURE\x10\xfa\x06B\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_job_proto_rawDescOnce sync.Once
@@ -3782,117 +3860,119 @@ func file_borgpb_job_proto_rawDescGZIP() []byte {
 	return file_borgpb_job_proto_rawDescData
 }
 
-var file_borgpb_job_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
+var file_borgpb_job_proto_enumTypes = make([]protoimpl.EnumInfo, 13)
 var file_borgpb_job_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_borgpb_job_proto_goTypes = []any{
 	(JobKind)(0),             // 0: borg.JobKind
-	(Preempt)(0),             // 1: borg.Preempt
-	(OnLost)(0),              // 2: borg.OnLost
-	(UpdateOrder)(0),         // 3: borg.UpdateOrder
-	(CronOverlap)(0),         // 4: borg.CronOverlap
-	(CronOutcome)(0),         // 5: borg.CronOutcome
-	(AppClass)(0),            // 6: borg.AppClass
-	(ReloadSignal)(0),        // 7: borg.ReloadSignal
-	(Network)(0),             // 8: borg.Network
-	(Slack)(0),               // 9: borg.Slack
-	(AttemptState)(0),        // 10: borg.AttemptState
-	(StopCause)(0),           // 11: borg.StopCause
-	(*Job)(nil),              // 12: borg.Job
-	(*JobSpec)(nil),          // 13: borg.JobSpec
-	(*DisruptionBudget)(nil), // 14: borg.DisruptionBudget
-	(*UpdatePolicy)(nil),     // 15: borg.UpdatePolicy
-	(*MetricGate)(nil),       // 16: borg.MetricGate
-	(*CronSpec)(nil),         // 17: borg.CronSpec
-	(*CronStatus)(nil),       // 18: borg.CronStatus
-	(*CronRun)(nil),          // 19: borg.CronRun
-	(*TaskSpec)(nil),         // 20: borg.TaskSpec
-	(*Volume)(nil),           // 21: borg.Volume
-	(*PushedFile)(nil),       // 22: borg.PushedFile
-	(*Relax)(nil),            // 23: borg.Relax
-	(*TaskOverride)(nil),     // 24: borg.TaskOverride
-	(*Package)(nil),          // 25: borg.Package
-	(*Mount)(nil),            // 26: borg.Mount
-	(*HealthCheck)(nil),      // 27: borg.HealthCheck
-	(*JobStatus)(nil),        // 28: borg.JobStatus
-	(*Task)(nil),             // 29: borg.Task
-	(*TaskStatus)(nil),       // 30: borg.TaskStatus
-	(*Attempt)(nil),          // 31: borg.Attempt
-	(*Quarantine)(nil),       // 32: borg.Quarantine
-	(*Reservation)(nil),      // 33: borg.Reservation
-	nil,                      // 34: borg.JobSpec.ExtensionsEntry
-	nil,                      // 35: borg.JobSpec.MaxPerEntry
-	nil,                      // 36: borg.TaskSpec.EnvEntry
-	nil,                      // 37: borg.TaskStatus.NoteAnnotationsEntry
-	(*Meta)(nil),             // 38: borg.Meta
-	(*Resources)(nil),        // 39: borg.Resources
-	(*Constraint)(nil),       // 40: borg.Constraint
-	(*Toleration)(nil),       // 41: borg.Toleration
-	(State)(0),               // 42: borg.State
-	(*Exit)(nil),             // 43: borg.Exit
-	(*DeviceGrant)(nil),      // 44: borg.DeviceGrant
-	(*Used)(nil),             // 45: borg.Used
+	(AfterFailure)(0),        // 1: borg.AfterFailure
+	(Preempt)(0),             // 2: borg.Preempt
+	(OnLost)(0),              // 3: borg.OnLost
+	(UpdateOrder)(0),         // 4: borg.UpdateOrder
+	(CronOverlap)(0),         // 5: borg.CronOverlap
+	(CronOutcome)(0),         // 6: borg.CronOutcome
+	(AppClass)(0),            // 7: borg.AppClass
+	(ReloadSignal)(0),        // 8: borg.ReloadSignal
+	(Network)(0),             // 9: borg.Network
+	(Slack)(0),               // 10: borg.Slack
+	(AttemptState)(0),        // 11: borg.AttemptState
+	(StopCause)(0),           // 12: borg.StopCause
+	(*Job)(nil),              // 13: borg.Job
+	(*JobSpec)(nil),          // 14: borg.JobSpec
+	(*DisruptionBudget)(nil), // 15: borg.DisruptionBudget
+	(*UpdatePolicy)(nil),     // 16: borg.UpdatePolicy
+	(*MetricGate)(nil),       // 17: borg.MetricGate
+	(*CronSpec)(nil),         // 18: borg.CronSpec
+	(*CronStatus)(nil),       // 19: borg.CronStatus
+	(*CronRun)(nil),          // 20: borg.CronRun
+	(*TaskSpec)(nil),         // 21: borg.TaskSpec
+	(*Volume)(nil),           // 22: borg.Volume
+	(*PushedFile)(nil),       // 23: borg.PushedFile
+	(*Relax)(nil),            // 24: borg.Relax
+	(*TaskOverride)(nil),     // 25: borg.TaskOverride
+	(*Package)(nil),          // 26: borg.Package
+	(*Mount)(nil),            // 27: borg.Mount
+	(*HealthCheck)(nil),      // 28: borg.HealthCheck
+	(*JobStatus)(nil),        // 29: borg.JobStatus
+	(*Task)(nil),             // 30: borg.Task
+	(*TaskStatus)(nil),       // 31: borg.TaskStatus
+	(*Attempt)(nil),          // 32: borg.Attempt
+	(*Quarantine)(nil),       // 33: borg.Quarantine
+	(*Reservation)(nil),      // 34: borg.Reservation
+	nil,                      // 35: borg.JobSpec.ExtensionsEntry
+	nil,                      // 36: borg.JobSpec.MaxPerEntry
+	nil,                      // 37: borg.TaskSpec.EnvEntry
+	nil,                      // 38: borg.TaskStatus.NoteAnnotationsEntry
+	(*Meta)(nil),             // 39: borg.Meta
+	(*Resources)(nil),        // 40: borg.Resources
+	(*Constraint)(nil),       // 41: borg.Constraint
+	(*Toleration)(nil),       // 42: borg.Toleration
+	(State)(0),               // 43: borg.State
+	(*Exit)(nil),             // 44: borg.Exit
+	(*DeviceGrant)(nil),      // 45: borg.DeviceGrant
+	(*Used)(nil),             // 46: borg.Used
 }
 var file_borgpb_job_proto_depIdxs = []int32{
-	38, // 0: borg.Job.meta:type_name -> borg.Meta
-	13, // 1: borg.Job.spec:type_name -> borg.JobSpec
-	28, // 2: borg.Job.status:type_name -> borg.JobStatus
+	39, // 0: borg.Job.meta:type_name -> borg.Meta
+	14, // 1: borg.Job.spec:type_name -> borg.JobSpec
+	29, // 2: borg.Job.status:type_name -> borg.JobStatus
 	0,  // 3: borg.JobSpec.kind:type_name -> borg.JobKind
-	20, // 4: borg.JobSpec.task:type_name -> borg.TaskSpec
-	24, // 5: borg.JobSpec.overrides:type_name -> borg.TaskOverride
-	1,  // 6: borg.JobSpec.preempt:type_name -> borg.Preempt
-	15, // 7: borg.JobSpec.update:type_name -> borg.UpdatePolicy
-	17, // 8: borg.JobSpec.cron:type_name -> borg.CronSpec
-	2,  // 9: borg.JobSpec.on_lost:type_name -> borg.OnLost
-	34, // 10: borg.JobSpec.extensions:type_name -> borg.JobSpec.ExtensionsEntry
-	35, // 11: borg.JobSpec.max_per:type_name -> borg.JobSpec.MaxPerEntry
-	14, // 12: borg.JobSpec.disruption_budget:type_name -> borg.DisruptionBudget
-	3,  // 13: borg.UpdatePolicy.order:type_name -> borg.UpdateOrder
-	16, // 14: borg.UpdatePolicy.gate:type_name -> borg.MetricGate
-	4,  // 15: borg.CronSpec.overlap:type_name -> borg.CronOverlap
-	19, // 16: borg.CronStatus.runs:type_name -> borg.CronRun
-	5,  // 17: borg.CronRun.outcome:type_name -> borg.CronOutcome
-	39, // 18: borg.TaskSpec.resources:type_name -> borg.Resources
-	36, // 19: borg.TaskSpec.env:type_name -> borg.TaskSpec.EnvEntry
-	40, // 20: borg.TaskSpec.constraints:type_name -> borg.Constraint
-	25, // 21: borg.TaskSpec.packages:type_name -> borg.Package
-	26, // 22: borg.TaskSpec.mounts:type_name -> borg.Mount
-	27, // 23: borg.TaskSpec.health:type_name -> borg.HealthCheck
-	6,  // 24: borg.TaskSpec.app_class:type_name -> borg.AppClass
-	41, // 25: borg.TaskSpec.tolerations:type_name -> borg.Toleration
-	9,  // 26: borg.TaskSpec.cpu_slack:type_name -> borg.Slack
-	9,  // 27: borg.TaskSpec.mem_slack:type_name -> borg.Slack
-	23, // 28: borg.TaskSpec.relax:type_name -> borg.Relax
-	22, // 29: borg.TaskSpec.files:type_name -> borg.PushedFile
-	27, // 30: borg.TaskSpec.ready:type_name -> borg.HealthCheck
-	8,  // 31: borg.TaskSpec.network:type_name -> borg.Network
-	21, // 32: borg.TaskSpec.volumes:type_name -> borg.Volume
-	7,  // 33: borg.PushedFile.signal:type_name -> borg.ReloadSignal
-	20, // 34: borg.TaskOverride.spec:type_name -> borg.TaskSpec
-	42, // 35: borg.JobStatus.state:type_name -> borg.State
-	18, // 36: borg.JobStatus.cron:type_name -> borg.CronStatus
-	38, // 37: borg.Task.meta:type_name -> borg.Meta
-	20, // 38: borg.Task.spec:type_name -> borg.TaskSpec
-	30, // 39: borg.Task.status:type_name -> borg.TaskStatus
-	42, // 40: borg.TaskStatus.state:type_name -> borg.State
-	10, // 41: borg.TaskStatus.attempt_state:type_name -> borg.AttemptState
-	43, // 42: borg.TaskStatus.last_exit:type_name -> borg.Exit
-	33, // 43: borg.TaskStatus.reservation:type_name -> borg.Reservation
-	31, // 44: borg.TaskStatus.attempts:type_name -> borg.Attempt
-	37, // 45: borg.TaskStatus.note_annotations:type_name -> borg.TaskStatus.NoteAnnotationsEntry
-	44, // 46: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
-	45, // 47: borg.TaskStatus.used:type_name -> borg.Used
-	10, // 48: borg.Attempt.state:type_name -> borg.AttemptState
-	11, // 49: borg.Attempt.cause:type_name -> borg.StopCause
-	43, // 50: borg.Attempt.exit:type_name -> borg.Exit
-	39, // 51: borg.Attempt.resources:type_name -> borg.Resources
-	44, // 52: borg.Attempt.devices:type_name -> borg.DeviceGrant
-	32, // 53: borg.Attempt.quarantine:type_name -> borg.Quarantine
-	39, // 54: borg.Reservation.resources:type_name -> borg.Resources
-	55, // [55:55] is the sub-list for method output_type
-	55, // [55:55] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	21, // 4: borg.JobSpec.task:type_name -> borg.TaskSpec
+	25, // 5: borg.JobSpec.overrides:type_name -> borg.TaskOverride
+	2,  // 6: borg.JobSpec.preempt:type_name -> borg.Preempt
+	16, // 7: borg.JobSpec.update:type_name -> borg.UpdatePolicy
+	18, // 8: borg.JobSpec.cron:type_name -> borg.CronSpec
+	3,  // 9: borg.JobSpec.on_lost:type_name -> borg.OnLost
+	35, // 10: borg.JobSpec.extensions:type_name -> borg.JobSpec.ExtensionsEntry
+	36, // 11: borg.JobSpec.max_per:type_name -> borg.JobSpec.MaxPerEntry
+	15, // 12: borg.JobSpec.disruption_budget:type_name -> borg.DisruptionBudget
+	1,  // 13: borg.JobSpec.after_failure:type_name -> borg.AfterFailure
+	4,  // 14: borg.UpdatePolicy.order:type_name -> borg.UpdateOrder
+	17, // 15: borg.UpdatePolicy.gate:type_name -> borg.MetricGate
+	5,  // 16: borg.CronSpec.overlap:type_name -> borg.CronOverlap
+	20, // 17: borg.CronStatus.runs:type_name -> borg.CronRun
+	6,  // 18: borg.CronRun.outcome:type_name -> borg.CronOutcome
+	40, // 19: borg.TaskSpec.resources:type_name -> borg.Resources
+	37, // 20: borg.TaskSpec.env:type_name -> borg.TaskSpec.EnvEntry
+	41, // 21: borg.TaskSpec.constraints:type_name -> borg.Constraint
+	26, // 22: borg.TaskSpec.packages:type_name -> borg.Package
+	27, // 23: borg.TaskSpec.mounts:type_name -> borg.Mount
+	28, // 24: borg.TaskSpec.health:type_name -> borg.HealthCheck
+	7,  // 25: borg.TaskSpec.app_class:type_name -> borg.AppClass
+	42, // 26: borg.TaskSpec.tolerations:type_name -> borg.Toleration
+	10, // 27: borg.TaskSpec.cpu_slack:type_name -> borg.Slack
+	10, // 28: borg.TaskSpec.mem_slack:type_name -> borg.Slack
+	24, // 29: borg.TaskSpec.relax:type_name -> borg.Relax
+	23, // 30: borg.TaskSpec.files:type_name -> borg.PushedFile
+	28, // 31: borg.TaskSpec.ready:type_name -> borg.HealthCheck
+	9,  // 32: borg.TaskSpec.network:type_name -> borg.Network
+	22, // 33: borg.TaskSpec.volumes:type_name -> borg.Volume
+	8,  // 34: borg.PushedFile.signal:type_name -> borg.ReloadSignal
+	21, // 35: borg.TaskOverride.spec:type_name -> borg.TaskSpec
+	43, // 36: borg.JobStatus.state:type_name -> borg.State
+	19, // 37: borg.JobStatus.cron:type_name -> borg.CronStatus
+	39, // 38: borg.Task.meta:type_name -> borg.Meta
+	21, // 39: borg.Task.spec:type_name -> borg.TaskSpec
+	31, // 40: borg.Task.status:type_name -> borg.TaskStatus
+	43, // 41: borg.TaskStatus.state:type_name -> borg.State
+	11, // 42: borg.TaskStatus.attempt_state:type_name -> borg.AttemptState
+	44, // 43: borg.TaskStatus.last_exit:type_name -> borg.Exit
+	34, // 44: borg.TaskStatus.reservation:type_name -> borg.Reservation
+	32, // 45: borg.TaskStatus.attempts:type_name -> borg.Attempt
+	38, // 46: borg.TaskStatus.note_annotations:type_name -> borg.TaskStatus.NoteAnnotationsEntry
+	45, // 47: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
+	46, // 48: borg.TaskStatus.used:type_name -> borg.Used
+	11, // 49: borg.Attempt.state:type_name -> borg.AttemptState
+	12, // 50: borg.Attempt.cause:type_name -> borg.StopCause
+	44, // 51: borg.Attempt.exit:type_name -> borg.Exit
+	40, // 52: borg.Attempt.resources:type_name -> borg.Resources
+	45, // 53: borg.Attempt.devices:type_name -> borg.DeviceGrant
+	33, // 54: borg.Attempt.quarantine:type_name -> borg.Quarantine
+	40, // 55: borg.Reservation.resources:type_name -> borg.Resources
+	56, // [56:56] is the sub-list for method output_type
+	56, // [56:56] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_job_proto_init() }
@@ -3908,7 +3988,7 @@ func file_borgpb_job_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_job_proto_rawDesc), len(file_borgpb_job_proto_rawDesc)),
-			NumEnums:      12,
+			NumEnums:      13,
 			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -150,20 +150,22 @@ func (rc *realCell) startMachine(name string) *realMachine {
 	m := &realMachine{name: name, dir: rc.t.TempDir(), addr: l.Addr().String()}
 	kernel := borglet.NewFake()
 	kernel.Refuse = rc.refuse
+	who := source(rc.t, identity.Borglet, name)
 	agent, err := borglet.New(borglet.Config{
 		Name: name, Dir: m.dir, Build: "test", Boot: "boot1", Runtime: kernel, Log: slog.New(slog.DiscardHandler),
 		Spec: &borgpb.MachineSpec{
 			Addr: m.addr, Capacity: &borgpb.Resources{CpuMilli: 4000, MemBytes: 4 << 30, DiskBytes: 4 << 30}, PortFirst: 20000, PortLast: 20999,
 			Attributes: map[string]string{"slot": name},
 		},
-		Backoff: borglet.Backoff{FirstNs: 1, BaseNs: 1, MaxNs: 1, HealthyNs: int64(time.Hour)},
+		Backoff:            borglet.Backoff{FirstNs: 1, BaseNs: 1, MaxNs: 1, HealthyNs: int64(time.Hour)},
+		CertificateExpires: func() time.Time { return who.Current().Expires() },
 	})
 	if err != nil {
 		rc.t.Fatal(err)
 	}
 	m.agent = agent
 	s := door.NewServer(door.Config{
-		Identity: source(rc.t, identity.Borglet, name),
+		Identity: who,
 		Revoked: func(who identity.Name, _ time.Time) bool {
 			return who.Role == identity.Master && agent.Removed(who.Replica())
 		},

@@ -43,7 +43,7 @@ func name(role identity.Role, id string) identity.Name {
 // source is who somebody of the cell is.
 func source(t testing.TB, role identity.Role, id string) *identity.Source {
 	t.Helper()
-	s, err := ca.Source(name(role, id), time.Now(), identity.Life)
+	s, err := ca.Source(name(role, id), time.Now(), identity.LifeOf(role))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -183,6 +183,7 @@ type figures struct {
 
 var schedulerFigures = []pages.Figure{
 	{Name: "build_info", Help: "Always 1; the labels say which build runs, and for which jobs.", Labels: []string{"build", "workload"}},
+	{Name: "certificate_left_seconds", Help: "How long the certificate of the process is still good for, below zero if it ran out.", Labels: []string{"of"}},
 	{Name: "following", Help: "1 if a master is followed, else 0."},
 	{Name: "copy_index", Help: "Log index of the scheduler's copy of the cell."},
 	{Name: "waiting_jobs", Help: "Jobs and alloc sets of which something waits for a place."},
@@ -214,6 +215,7 @@ func (f *figures) read(r *pages.Reading) {
 	workload := f.p.cfg.Search.Workload.String()
 	r.Set("build_info", 1, f.p.cfg.Build, workload)
 	r.SetIf("following", l.following)
+	r.Set("certificate_left_seconds", time.Until(f.p.cfg.Identity.Current().Expires()).Seconds(), "scheduler")
 	for name, n := range map[string]int{
 		"waiting_jobs": l.waits.Lines, "waiting_tasks": l.waits.Units, "held_jobs": l.waits.Held, "following_jobs": l.waits.Followers,
 		"held_back_tasks": l.waits.Refused, "promised_tasks": l.promises, "in_flight_batches": l.inFlight, "waiting_questions": l.asks,
