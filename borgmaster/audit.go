@@ -65,6 +65,7 @@ func (m *Master) callRefused(r door.Refusal) {
 func (m *Master) note(record *borgpb.AuditRecord, who identity.Name, r *borgpb.Refusal) {
 	if who != (identity.Name{}) {
 		record.Role, record.Who = door.Principal(who).GetRole(), who.ID
+		record.Admin = who.Role == identity.User && m.hasAdmin(who.ID)
 	}
 	record.Refusal = r
 	m.cfg.Audit.Local.Note(record)
@@ -103,7 +104,12 @@ func (a *auditAPI) Audit(req *borgrpc.AuditRequest, stream borgrpc.AuditService_
 	if err := m.readIndex(ctx); err != nil {
 		out.silent = append(out.silent, &borgrpc.SilentReplica{Replica: m.cfg.Replica, Why: "what was done last may be missing: " + door.Reason(err)})
 	}
-	local := m.allLocal(ctx, req, filter, out)
+	dropped, local := m.allLocal(ctx, req, filter, out)
+	for _, d := range slices.Concat(filter.those(m.cfg.Audit.Log.Dropped()), dropped) {
+		if err := out.add(d); err != nil {
+			return err
+		}
+	}
 	if req.GetLast() > 0 {
 		out.last = int(req.GetLast())
 	}
@@ -129,7 +135,7 @@ func (a *auditAPI) Audit(req *borgrpc.AuditRequest, stream borgrpc.AuditService_
 	return m.grpcError(err)
 }
 
-// ownLocal is what this replica alone knows of.
+// ownLocal is what this replica alone knows of: first what it dropped of that.
 func (m *Master) ownLocal(filter auditFilter) []*borgpb.AuditRecord {
 	var newest ring[*borgpb.AuditRecord]
 	newest.most = maxLocalTold
@@ -142,12 +148,12 @@ func (m *Master) ownLocal(filter auditFilter) []*borgpb.AuditRecord {
 	if err != nil {
 		newest.add(&borgpb.AuditRecord{Replica: m.cfg.Replica, WallNs: time.Now().UnixNano(), Hole: &borgpb.AuditHole{Why: err.Error()}})
 	}
-	return newest.list()
+	return append(filter.those(m.cfg.Audit.Local.Dropped()), newest.list()...)
 }
 
-// allLocal is what each replica alone knows of, by time. Those that do not answer
-// are named in out.
-func (m *Master) allLocal(ctx context.Context, req *borgrpc.AuditRequest, filter auditFilter, out *auditSender) []*borgpb.AuditRecord {
+// allLocal is what each replica alone knows of, by time, and what each dropped of
+// that. Those that do not answer are named in out.
+func (m *Master) allLocal(ctx context.Context, req *borgrpc.AuditRequest, filter auditFilter, out *auditSender) (dropped, records []*borgpb.AuditRecord) {
 	all := m.ownLocal(filter)
 	req = proto.CloneOf(req)
 	req.Local, req.Last = true, 0
@@ -172,7 +178,14 @@ func (m *Master) allLocal(ctx context.Context, req *borgrpc.AuditRequest, filter
 	slices.SortStableFunc(all, func(a, b *borgpb.AuditRecord) int {
 		return cmp.Or(cmp.Compare(a.WallNs, b.WallNs), cmp.Compare(a.Replica, b.Replica))
 	})
-	return all
+	for _, r := range all {
+		if r.Drop != nil {
+			dropped = append(dropped, r)
+		} else {
+			records = append(records, r)
+		}
+	}
+	return dropped, records
 }
 
 // localOf asks another replica, in the caller's name, what it alone knows of.
@@ -208,9 +221,14 @@ type auditFilter struct {
 	all bool
 }
 
+// those returns the records that match.
+func (f auditFilter) those(records []*borgpb.AuditRecord) []*borgpb.AuditRecord {
+	return slices.DeleteFunc(records, func(r *borgpb.AuditRecord) bool { return !f.match(r) })
+}
+
 func (f auditFilter) match(r *borgpb.AuditRecord) bool {
 	switch {
-	case f.GetSinceWallNs() != 0 && r.WallNs < f.GetSinceWallNs(), f.GetUntilWallNs() != 0 && r.WallNs >= f.GetUntilWallNs():
+	case f.GetSinceWallNs() != 0 && max(r.WallNs, r.LastWallNs) < f.GetSinceWallNs(), f.GetUntilWallNs() != 0 && r.WallNs >= f.GetUntilWallNs():
 		return false
 	case r.Hole != nil:
 		return true
@@ -218,6 +236,9 @@ func (f auditFilter) match(r *borgpb.AuditRecord) bool {
 		return false
 	case f.GetUser() != "" && !didBy(r, f.GetUser()):
 		return false
+	case r.Drop != nil:
+		// What they were about is not known.
+		return true
 	// A name alone may be that of a job of the caller.
 	case f.GetObject() != "" && !concerns(r, f.GetObject()) && !concerns(r, f.caller+"/"+f.GetObject()):
 		return false

@@ -212,6 +212,9 @@ func New(cfg Config) (*Master, error) {
 		Log:    shardView{m}, Borglets: shardView{m}, Master: shardView{m},
 		Heard: m.heardUsage, Left: m.leftMachine, Belief: m.belief, NowNs: cfg.MonotonicNs, Logger: cfg.Logger,
 	})
+	if cfg.Audit != nil {
+		cfg.Audit.KnowAdmins(m.hasAdmin)
+	}
 	cfg.Log.Subscribe((*ear)(m))
 	return m, nil
 }

@@ -89,12 +89,21 @@ var journalFigures = []pages.Figure{
 	{Name: "usage_rescued_rows_total", Help: "Rows that were made of what it held, because another replica fell silent or forgot it."},
 }
 
+// auditFigures are those of a replica that keeps an audit.
+var auditFigures = []pages.Figure{
+	{Name: "audit_bytes", Help: "Size of the audit: of what reached the log, and of what this replica alone refused.", Labels: []string{"journal"}},
+	{Name: "audit_dropped_records_total", Help: "Records of the audit that were dropped because their caller passed his share.", Labels: []string{"journal"}},
+}
+
 // collectors are all that a replica counts.
 func (m *Master) collectors() []prometheus.Collector {
 	all := []prometheus.Collector{m.calls, m.elections, pages.NewFigures(program, figures, m.read)}
 	all = append(all, m.shard.Collectors()...)
 	if m.cfg.Journal != nil {
 		all = append(all, pages.NewFigures(program, journalFigures, m.readJournal))
+	}
+	if m.cfg.Audit != nil {
+		all = append(all, pages.NewFigures(program, auditFigures, m.readAudit))
 	}
 	if m.cfg.Insides != nil {
 		all = append(all, pages.NewFigures(program, insideFigures, m.readInsides))
@@ -180,6 +189,14 @@ func (m *Master) readJournal(r *pages.Reading) {
 	r.Set("usage_unkept_total", float64(s.Unkept))
 	r.Set("usage_drafts_refused_total", float64(s.Unheld))
 	r.Set("usage_rescued_rows_total", float64(s.Rescued))
+}
+
+func (m *Master) readAudit(r *pages.Reading) {
+	s := m.cfg.Audit.Stats()
+	r.Set("audit_bytes", float64(s.LogBytes), "log")
+	r.Set("audit_bytes", float64(s.LocalBytes), "local")
+	r.Set("audit_dropped_records_total", float64(s.LogDropped), "log")
+	r.Set("audit_dropped_records_total", float64(s.LocalDropped), "local")
 }
 
 func (m *Master) readInsides(r *pages.Reading) {

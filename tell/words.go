@@ -147,6 +147,13 @@ func Audit(r *borgpb.AuditRecord) string {
 		}
 		return cli.Visible(line + " (" + what + ": " + h.Why + ")")
 	}
+	if d := r.Drop; d != nil {
+		what := fmt.Sprintf("%d entries of %s from %s to %s were dropped", d.Records, cmp.Or(whoOf(r), "-"), moment(r.WallNs), moment(r.LastWallNs))
+		if d.Times > d.Records {
+			what += fmt.Sprintf(", which stood for %d", d.Times)
+		}
+		return cli.Visible(line + " (" + what + ": more was kept of this caller than his share)")
+	}
 	return cli.Visible(line + fmt.Sprintf(" %-12s ", cmp.Or(whoOf(r), "-")) + did(r))
 }
 
@@ -164,7 +171,11 @@ func did(r *borgpb.AuditRecord) string {
 	}
 	switch {
 	case r.Refusal != nil:
-		line += " REFUSED " + Word(r.Refusal.Kind) + ": " + r.Refusal.Message
+		line += " REFUSED "
+		if r.Count > 1 {
+			line += fmt.Sprintf("%d times until %s ", r.Count, moment(r.LastWallNs))
+		}
+		line += Word(r.Refusal.Kind) + ": " + r.Refusal.Message
 	case r.Version != 0:
 		line += fmt.Sprintf(" done, version %d", r.Version)
 	default:
@@ -178,9 +189,6 @@ func did(r *borgpb.AuditRecord) string {
 	}
 	if r.Reason != "" {
 		line += "; because: " + r.Reason
-	}
-	if r.Others != 0 {
-		line += fmt.Sprintf("; and %d refusals before it that were too many to keep", r.Others)
 	}
 	return line
 }
