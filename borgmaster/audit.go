@@ -146,7 +146,7 @@ func (m *Master) ownLocal(filter auditFilter) []*borgpb.AuditRecord {
 		return nil
 	})
 	if err != nil {
-		newest.add(&borgpb.AuditRecord{Replica: m.cfg.Replica, WallNs: time.Now().UnixNano(), Hole: &borgpb.AuditHole{Why: err.Error()}})
+		newest.add(&borgpb.AuditRecord{Replica: m.cfg.Replica, WallNs: time.Now().UnixNano(), Hole: &borgpb.AuditHole{Why: m.withoutPaths(err)}})
 	}
 	return append(filter.those(m.cfg.Audit.Local.Dropped()), newest.list()...)
 }

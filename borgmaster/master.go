@@ -37,6 +37,7 @@ import (
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
+	"borg/tell/hostpath"
 )
 
 // Config is what a Master needs.
@@ -81,6 +82,8 @@ type Config struct {
 	// Keeps what happened, for weeks; the master runs it, and whoever opened it closes
 	// it. Nil: there is what is in memory.
 	Journal *journal.Journal
+	// Directories of this process, which no user is told of.
+	HostPaths *hostpath.Dirs
 	// User who may change machines, members and what belongs to others, as long as
 	// nobody was granted that.
 	FirstAdmin string
@@ -221,7 +224,7 @@ func New(cfg Config) (*Master, error) {
 
 // Door is what a server that serves this master must be made with.
 func (m *Master) Door() door.Config {
-	return door.Config{Identity: m.cfg.Identity, Revoked: m.revoked, Admit: m.admitCall, Logger: m.cfg.Logger, Refused: m.callRefused, Called: func(c door.Call) { m.calls.Ended(c.Method, c.Stream, c.Code, c.Took) }}
+	return door.Config{Identity: m.cfg.Identity, Revoked: m.revoked, Admit: m.admitCall, Logger: m.cfg.Logger, HostPaths: m.cfg.HostPaths, Refused: m.callRefused, Called: func(c door.Call) { m.calls.Ended(c.Method, c.Stream, c.Code, c.Took) }}
 }
 
 // RegisterServices makes s serve this master. s must have been made with Door.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"borg/proto/borgpb"
+	"borg/tell/hostpath"
 )
 
 const (
@@ -176,7 +177,7 @@ func (l *Log) Applied(index uint64, entry []byte, results []*borgpb.Result) []*b
 	if index > l.through+1 {
 		why := "this replica kept none at that time"
 		if l.failed != nil {
-			why = "it could not be written: " + l.failed.Error()
+			why = "it could not be written: " + hostpath.Text(l.failed)
 		}
 		records = append([]*borgpb.AuditRecord{l.hole(l.through+1, index-1, why)}, asked...)
 	}

@@ -19,6 +19,7 @@ import (
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
+	"borg/tell/hostpath"
 )
 
 const (
@@ -367,7 +368,7 @@ func (j *Journal) lose(gaps []*borgpb.AuditHole, through uint64, err error) {
 			j.gap(g.From, g.To, g.Why)
 		}
 	}
-	j.gap(j.through+1, through, "it could not be written: "+err.Error())
+	j.gap(j.through+1, through, "it could not be written: "+hostpath.Text(err))
 	j.gaps = append(j.gaps, rest...)
 	j.mu.Unlock()
 	j.through = through
