@@ -6,6 +6,7 @@ import (
 
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
 )
 
 // fill adds n events, one a log index from first on.
@@ -122,5 +123,28 @@ func TestFloodOfEventsDropsItsOwn(t *testing.T) {
 	}
 	if _, _, oldest := r.seek(0, "mallory"); oldest < 2 {
 		t.Errorf("mallory's are said to be there from index %d on", oldest)
+	}
+}
+
+// TestDroppedIsToldToWhomItConcerns: admins hear of everybody's, a user of his own.
+func TestDroppedIsToldToWhomItConcerns(t *testing.T) {
+	all := func() []*borgpb.AuditRecord {
+		return []*borgpb.AuditRecord{{Who: "ann", WallNs: 10, LastWallNs: 20}, {Who: "bob", WallNs: 30, LastWallNs: 40}}
+	}
+	for _, tt := range []struct {
+		f    historyFilter
+		want int
+	}{
+		{historyFilter{&borgrpc.HistoryRequest{}, "root", true}, 2},
+		{historyFilter{&borgrpc.HistoryRequest{}, "ann", false}, 1},
+		{historyFilter{&borgrpc.HistoryRequest{}, "carol", false}, 0},
+		{historyFilter{&borgrpc.HistoryRequest{User: "bob"}, "root", true}, 1},
+		{historyFilter{&borgrpc.HistoryRequest{User: "bob"}, "ann", false}, 0},
+		{historyFilter{&borgrpc.HistoryRequest{SinceWallNs: 21}, "root", true}, 1},
+		{historyFilter{&borgrpc.HistoryRequest{UntilWallNs: 30}, "root", true}, 1},
+	} {
+		if got := tt.f.dropped(all()); len(got) != tt.want {
+			t.Errorf("%v of %q is told %v, want %d", tt.f.HistoryRequest, tt.f.caller, got, tt.want)
+		}
 	}
 }

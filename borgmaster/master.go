@@ -269,6 +269,7 @@ func (m *Master) Run(ctx context.Context) error {
 	}
 	if m.cfg.Journal != nil {
 		running.Go(func() { m.cfg.Journal.Run(ctx, m.cfg.Log) })
+		running.Go(func() { m.cfg.Journal.Thin(ctx) })
 		running.Go(func() { m.keepUsage(ctx) })
 	}
 	// The scheduler process, while elected.

@@ -83,6 +83,7 @@ var journalFigures = []pages.Figure{
 	{Name: "history_dropped_entries_total", Help: "Entries that the disk was too slow for, and that the history of this replica lacks."},
 	{Name: "history_failed_writes_total", Help: "Writes of the history that came to nothing."},
 	{Name: "history_bytes", Help: "Size of the history."},
+	{Name: "history_displaced_total", Help: "Events, requests and rows of the history that were dropped because their user passed his share."},
 	{Name: "usage_drafts", Help: "Copies and allocs of which this replica holds what others were told in windows that have not ended."},
 	{Name: "usage_unkept_total", Help: "Usage that machines told and that is in no window, because there were too many."},
 	{Name: "usage_drafts_refused_total", Help: "What others told in windows that have not ended and for which this replica had no room."},
@@ -185,6 +186,7 @@ func (m *Master) readJournal(r *pages.Reading) {
 	r.Set("history_dropped_entries_total", float64(s.Dropped))
 	r.Set("history_failed_writes_total", float64(s.Failed))
 	r.Set("history_bytes", float64(s.Bytes))
+	r.Set("history_displaced_total", float64(s.Displaced))
 	r.Set("usage_drafts", float64(s.Drafts))
 	r.Set("usage_unkept_total", float64(s.Unkept))
 	r.Set("usage_drafts_refused_total", float64(s.Unheld))

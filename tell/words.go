@@ -147,14 +147,19 @@ func Audit(r *borgpb.AuditRecord) string {
 		}
 		return cli.Visible(line + " (" + what + ": " + h.Why + ")")
 	}
-	if d := r.Drop; d != nil {
-		what := fmt.Sprintf("%d entries of %s from %s to %s were dropped", d.Records, cmp.Or(whoOf(r), "-"), moment(r.WallNs), moment(r.LastWallNs))
-		if d.Times > d.Records {
-			what += fmt.Sprintf(", which stood for %d", d.Times)
-		}
-		return cli.Visible(line + " (" + what + ": more was kept of this caller than his share)")
+	if r.Drop != nil {
+		return cli.Visible(line + " (" + Dropped(r) + ")")
 	}
 	return cli.Visible(line + fmt.Sprintf(" %-12s ", cmp.Or(whoOf(r), "-")) + did(r))
+}
+
+// Dropped says how much of somebody's was dropped because it passed his share.
+func Dropped(r *borgpb.AuditRecord) string {
+	what := fmt.Sprintf("%d entries of %s from %s to %s were dropped", r.Drop.GetRecords(), cmp.Or(whoOf(r), "-"), moment(r.WallNs), moment(r.LastWallNs))
+	if times := r.Drop.GetTimes(); times > r.Drop.GetRecords() {
+		what += fmt.Sprintf(", which stood for %d", times)
+	}
+	return cli.Visible(what + ": more was kept of this caller than his share")
 }
 
 func whoOf(r *borgpb.AuditRecord) string {

@@ -367,14 +367,18 @@ func (j *journal) keepDropped(drops map[share]*borgpb.AuditRecord) error {
 		j.drops += d.Drop.Records
 	}
 	j.forgetDropped()
-	data, err := proto.Marshal(&borgpb.AuditBatch{Records: sortedDrops(j.dropped)})
+	return WriteDrops(j.droppedPath(), sortedDrops(j.dropped))
+}
+
+// WriteDrops writes a file of what was dropped.
+func WriteDrops(path string, drops []*borgpb.AuditRecord) error {
+	data, err := proto.Marshal(&borgpb.AuditBatch{Records: drops})
 	if err != nil {
-		return fmt.Errorf("encode what was dropped of the audit: %w", err)
+		return fmt.Errorf("encode what was dropped: %w", err)
 	}
 	hash := sha256.Sum256(data)
-	path := j.droppedPath()
 	if err := errors.Join(os.WriteFile(path+".tmp", append(hash[:], data...), 0o600), os.Rename(path+".tmp", path)); err != nil {
-		return fmt.Errorf("write down what was dropped of the audit: %w", err)
+		return fmt.Errorf("write down what was dropped: %w", err)
 	}
 	return nil
 }
@@ -446,13 +450,18 @@ func (j *journal) tmpPath() string { return filepath.Join(j.dir, j.name+".tmp") 
 // readDropped reads what was dropped so far; what cannot be read is not known.
 func readDropped(path string) map[share]*borgpb.AuditRecord {
 	drops := map[share]*borgpb.AuditRecord{}
-	data, err := os.ReadFile(path)
-	batch := new(borgpb.AuditBatch)
-	if err != nil || len(data) < sha256.Size || sha256.Sum256(data[sha256.Size:]) != [sha256.Size]byte(data) || proto.Unmarshal(data[sha256.Size:], batch) != nil {
-		return drops
-	}
-	for _, d := range batch.Records {
+	for _, d := range ReadDrops(path) {
 		drops[droppedShare(d)] = d
 	}
 	return drops
+}
+
+// ReadDrops reads a file of what was dropped; nil if it is not there or cannot be read.
+func ReadDrops(path string) []*borgpb.AuditRecord {
+	data, err := os.ReadFile(path)
+	batch := new(borgpb.AuditBatch)
+	if err != nil || len(data) < sha256.Size || sha256.Sum256(data[sha256.Size:]) != [sha256.Size]byte(data) || proto.Unmarshal(data[sha256.Size:], batch) != nil {
+		return nil
+	}
+	return batch.Records
 }

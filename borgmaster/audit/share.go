@@ -1,7 +1,7 @@
 package audit
 
 import (
-	"cmp"
+	"math"
 	"slices"
 	"strings"
 
@@ -81,20 +81,31 @@ func (t tally) excess(admins bool, most int64) tally {
 	if total <= most {
 		return nil
 	}
-	slices.SortFunc(pool, func(a, b share) int { return cmp.Or(cmp.Compare(t[a], t[b]), cmp.Compare(a.who, b.who)) })
-	level, rest := int64(0), max(most, 0)
+	held := make([]int64, len(pool))
 	for i, s := range pool {
-		level = rest / int64(len(pool)-i)
-		if t[s] > level {
-			break
-		}
-		rest -= t[s]
+		held[i] = t[s]
 	}
-	over := tally{}
+	level, over := Level(held, most), tally{}
 	for _, s := range pool {
 		if t[s] > level {
 			over[s] = t[s] - level
 		}
 	}
 	return over
+}
+
+// Level returns the most that each of several may hold so that all together hold at most
+// that much, and none of them more than he does; what is below it stays as it is.
+func Level(held []int64, most int64) int64 {
+	held = slices.Clone(held)
+	slices.Sort(held)
+	level, rest := int64(0), max(most, 0)
+	for i, n := range held {
+		level = rest / int64(len(held)-i)
+		if n > level {
+			return level
+		}
+		rest -= n
+	}
+	return math.MaxInt64
 }

@@ -127,6 +127,9 @@ type Stats struct {
 	Unkept, Unheld int64
 	Bytes          int64
 	Files          int
+	// Events, requests and rows that were dropped since the process began because their
+	// user passed his share.
+	Displaced int64
 }
 
 // Viewer shows the cell between two entries of the log.
@@ -273,6 +276,25 @@ func (j *Journal) Run(ctx context.Context, log Viewer) {
 		}
 	}
 }
+
+// Thin makes room, now and then until ctx ends, before the oldest files go.
+func (j *Journal) Thin(ctx context.Context) {
+	tick := time.NewTicker(writePeriod)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := j.store.thin(); err != nil {
+			j.complain(err)
+		}
+	}
+}
+
+// Dropped is what was dropped of users who passed their share.
+func (j *Journal) Dropped() []*borgpb.AuditRecord { return j.store.told() }
 
 // Flush writes all that waits.
 func (j *Journal) Flush(log Viewer) {
@@ -552,7 +574,7 @@ func (j *Journal) Stats() Stats {
 	j.usageMu.Lock()
 	s.Unkept = j.windows.lost
 	j.usageMu.Unlock()
-	s.Bytes, s.Files = j.store.size()
+	s.Bytes, s.Files, s.Displaced = j.store.size()
 	return s
 }
 
