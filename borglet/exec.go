@@ -209,7 +209,7 @@ func (a *Agent) exec(ctx context.Context, id ID, start *borgrpc.ExecCopyRequest,
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return s.send(&borgrpc.ExecResponse{Exit: exit})
+	return s.send(&borgrpc.ExecResponse{Exit: exitWithout(a.cfg.HostPaths, exit)})
 }
 
 // execSession is one program between its files and its caller.
