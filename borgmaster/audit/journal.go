@@ -230,8 +230,8 @@ func (j *journal) removeReplaced() error {
 // returns without an error, they outlive this process; they outlive the machine once
 // they are synced. It returns the place of the count of each batch that is a refusal.
 func (j *journal) append(batches ...*borgpb.AuditBatch) ([]place, error) {
-	for {
-		places, full, err := j.tryAppend(batches)
+	for tries := 0; ; tries++ {
+		places, full, err := j.tryAppend(batches, tries == maxTries)
 		if err != nil || !full {
 			return places, err
 		}
@@ -241,8 +241,13 @@ func (j *journal) append(batches ...*borgpb.AuditBatch) ([]place, error) {
 	}
 }
 
-// tryAppend is append, unless there is no room before old records are dropped.
-func (j *journal) tryAppend(batches []*borgpb.AuditBatch) (places []place, full bool, err error) {
+// maxTries is how often room is made for batches. What is larger than a file is written
+// all the same, and the next ones make room for it.
+const maxTries = 3
+
+// tryAppend is append, unless there is no room before old records are dropped. It does not
+// ask with force.
+func (j *journal) tryAppend(batches []*borgpb.AuditBatch, force bool) (places []place, full bool, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	data, held, counts, chain := j.buf[:0], tally{}, make([]int, len(batches)), j.chain
@@ -264,7 +269,7 @@ func (j *journal) tryAppend(batches []*borgpb.AuditBatch) (places []place, full 
 		j.buf = nil
 	}
 	more := int64(len(data))
-	if full, err := j.room(more); err != nil || full {
+	if full, err := j.room(more, force); err != nil || full {
 		return nil, full, err
 	}
 	file := j.files[len(j.files)-1]
@@ -295,7 +300,7 @@ func putFrame(frame []byte, length uint32, hash [sha256.Size]byte) {
 // room makes sure that a file is open which takes so many bytes more, and drops the
 // files that are too old. It reports whether records must be dropped first. The caller
 // holds mu.
-func (j *journal) room(bytes int64) (full bool, err error) {
+func (j *journal) room(bytes int64, force bool) (full bool, err error) {
 	if j.open != nil && (j.files[len(j.files)-1].bytes+bytes > j.limits.fileBytes || j.now().Sub(j.files[len(j.files)-1].from) > oneDay) {
 		if err := j.seal(); err != nil {
 			return false, err
@@ -305,7 +310,7 @@ func (j *journal) room(bytes int64) (full bool, err error) {
 		return false, err
 	}
 	// A file that is rewritten needs room meanwhile, and so does what was dropped.
-	if j.total()+int64(headBytes)+bytes > j.limits.bytes-j.limits.fileBytes*9/8 && len(j.files) > 1 {
+	if !force && j.total()+int64(headBytes)+bytes > j.limits.bytes-j.limits.fileBytes*9/8 && len(j.files) > 1 {
 		return true, nil
 	}
 	if j.open == nil {

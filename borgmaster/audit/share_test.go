@@ -146,3 +146,30 @@ func TestLevel(t *testing.T) {
 		}
 	}
 }
+
+// TestLargeBatches: what is larger than a file is written too, and room is made after it.
+func TestLargeBatches(t *testing.T) {
+	now := aDay()
+	dir := t.TempDir()
+	trail, err := Open(Config{Dir: dir, Replica: 3, LogBytes: 8_000, Now: func() time.Time { return *now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer trail.Close()
+	for index := uint64(2); index < 40; index++ {
+		trail.Log.Applied(index, asks(t, "ann", fmt.Sprint("j", index), now.UnixNano(), 950), []*borgpb.Result{{Version: 1}})
+		if bytes, _ := bytesOf(t, dir, "log"); bytes > 8_000 {
+			t.Fatalf("at %d the journal has %d bytes", index, bytes)
+		}
+	}
+	last := uint64(0)
+	if err := trail.Log.Each(func(r *borgpb.AuditRecord) error {
+		if r.Hole != nil {
+			t.Errorf("a hole: %v", r)
+		}
+		last = r.Index
+		return nil
+	}); err != nil || last != 39 {
+		t.Errorf("the last record is of %d (%v), want 39", last, err)
+	}
+}
