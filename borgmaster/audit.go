@@ -26,7 +26,8 @@ import (
 const (
 	// Audits that a replica reads at once: each reads its journal from disk.
 	maxAudits = 4
-	// Records of what one replica alone knows of that are told, the newest.
+	// Records of what one replica alone knows of that are told; of those who have the
+	// most, the newest.
 	maxLocalTold = 10_000
 	// Bytes of records in one message.
 	maxAuditBytes = 1 << 20
@@ -137,18 +138,15 @@ func (a *auditAPI) Audit(req *borgrpc.AuditRequest, stream borgrpc.AuditService_
 
 // ownLocal is what this replica alone knows of: first what it dropped of that.
 func (m *Master) ownLocal(filter auditFilter) []*borgpb.AuditRecord {
-	var newest ring[*borgpb.AuditRecord]
-	newest.most = maxLocalTold
-	err := m.cfg.Audit.Local.Each(func(r *borgpb.AuditRecord) error {
-		if filter.match(r) {
-			newest.add(r)
-		}
+	told := filter.those(m.cfg.Audit.Local.Dropped())
+	err := m.cfg.Audit.Local.EachNewest(maxLocalTold, filter.match, func(r *borgpb.AuditRecord) error {
+		told = append(told, r)
 		return nil
 	})
 	if err != nil {
-		newest.add(&borgpb.AuditRecord{Replica: m.cfg.Replica, WallNs: time.Now().UnixNano(), Hole: &borgpb.AuditHole{Why: m.withoutPaths(err)}})
+		told = append(told, &borgpb.AuditRecord{Replica: m.cfg.Replica, WallNs: time.Now().UnixNano(), Hole: &borgpb.AuditHole{Why: m.withoutPaths(err)}})
 	}
-	return append(filter.those(m.cfg.Audit.Local.Dropped()), newest.list()...)
+	return told
 }
 
 // allLocal is what each replica alone knows of, by time, and what each dropped of

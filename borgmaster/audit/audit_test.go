@@ -274,6 +274,14 @@ func TestRefusalsAreCounted(t *testing.T) {
 	if want := uint64(20_001); counted["mallory"] != want || records["mallory"] > maxRefusalsOfShare+maxRefusalsByVerb+3 || records["mallory"] < maxRefusalsOfShare {
 		t.Errorf("%d records count %d refusals of mallory, want %d", records["mallory"], counted["mallory"], want)
 	}
+	told := map[string]int{}
+	if err := trail.Local.EachNewest(10, func(r *borgpb.AuditRecord) bool { return r.Who != "nobody" }, func(r *borgpb.AuditRecord) error {
+		told[r.Who]++
+		later = r
+		return nil
+	}); err != nil || told["root"] != 1 || told["bob"] != 1 || told["mallory"] != 8 || later.Object != "later" {
+		t.Errorf("of ten records these are told: %v (%v), the last is %v", told, err, later)
+	}
 	if records["root"] != 1 || records["bob"] != 1 || counted["bob"] != 1 || later.Object != "later" || later.Count != 1 {
 		t.Errorf("records %v count %v; the last is %v", records, counted, later)
 	}

@@ -2,6 +2,8 @@ package audit
 
 import (
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -59,6 +61,31 @@ func (l *Local) Note(r *borgpb.AuditRecord) {
 
 // Each calls f with every record that is held, oldest first.
 func (l *Local) Each(f func(*borgpb.AuditRecord) error) error { return l.journal.eachRecord(f) }
+
+// EachNewest calls f with at most so many records that match, oldest first. When there are
+// more, those who have the most are told their newest alone.
+func (l *Local) EachNewest(most int, match func(*borgpb.AuditRecord) bool, f func(*borgpb.AuditRecord) error) error {
+	count := map[share]int64{}
+	if err := l.Each(func(r *borgpb.AuditRecord) error {
+		if match(r) {
+			count[shareOf(r)]++
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	level := Level(slices.Collect(maps.Values(count)), int64(most))
+	return l.Each(func(r *borgpb.AuditRecord) error {
+		if !match(r) {
+			return nil
+		}
+		s := shareOf(r)
+		if count[s]--; count[s] >= level {
+			return nil
+		}
+		return f(r)
+	})
+}
 
 // Dropped is what was dropped of callers who passed their share.
 func (l *Local) Dropped() []*borgpb.AuditRecord {
