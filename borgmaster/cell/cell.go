@@ -115,7 +115,7 @@ func New(cellID string, epoch uint64) *Cell {
 	c.stateBudgets.byUser = make(map[string]*stateBudget)
 	c.stateUse.byUser = make(map[string]*StateUse)
 	c.graveyard.byUser = make(map[string]*graveQueue)
-	c.requests.byID, c.requests.byUser, c.requests.forgottenOf = make(map[string]*request), make(map[string][]*request), make(map[string]int64)
+	c.requests.byID = make(map[string]*request)
 	c.requests.most = maxRequests
 	c.holders = make(holders)
 	c.links.children = make(map[JobKey][]*Job)

@@ -168,14 +168,6 @@ func (l *loader) head(d *decoder) error {
 	c.id, c.epoch, c.index, c.term, c.format = d.str(), d.uint(), d.uint(), d.uint(), d.uint32()
 	c.clock = clock{cellNs: d.int(), wallNs: d.int(), suspect: d.bool(), stamped: d.bool(), stampTerm: d.uint()}
 	c.graveyard.nextSeq, c.requests.nextSeq, c.requests.forgottenWallNs = d.uint(), d.uint(), d.int()
-	if d.more() {
-		for range d.count() {
-			c.requests.forgottenOf[d.str()] = d.int()
-		}
-		if c.format < formatRequestShares {
-			return errors.New("requests forgotten of users, in a format without that")
-		}
-	}
 	if err := d.done(); err != nil {
 		return err
 	}
@@ -632,6 +624,5 @@ func (l *loader) request(seq uint64, d *decoder) error {
 	}
 	q.byID[r.id] = r
 	q.queue = append(q.queue, r)
-	q.byUser[r.user] = append(q.byUser[r.user], r)
 	return nil
 }

@@ -126,12 +126,6 @@ var valueForms = map[byte]func(*form){
 		f.bools("wall_suspect", "wall_stamped")
 		f.uints("stamp_term", "deaths", "requests")
 		f.ints("forgotten_wall_ns")
-		f.ifMore("forgotten_of", func(f *form) {
-			f.list("users", func(f *form) {
-				f.str("user")
-				f.ints("wall_ns")
-			})
-		})
 	},
 	kindMachine: machineForm,
 	kindAllocSet: func(f *form) {

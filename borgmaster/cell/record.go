@@ -3,7 +3,6 @@ package cell
 import (
 	"encoding/binary"
 	"iter"
-	"maps"
 	"slices"
 )
 
@@ -104,13 +103,6 @@ func (h *headMark) appendValue(b []byte) []byte {
 	e.uint(c.graveyard.nextSeq)
 	e.uint(c.requests.nextSeq)
 	e.int(c.requests.forgottenWallNs)
-	if of := c.requests.forgottenOf; len(of) > 0 {
-		e.uint(uint64(len(of)))
-		for _, user := range slices.Sorted(maps.Keys(of)) {
-			e.str(user)
-			e.int(of[user])
-		}
-	}
 	return e.b
 }
 

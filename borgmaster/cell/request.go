@@ -1,8 +1,6 @@
 package cell
 
 import (
-	"slices"
-
 	"borg/mutant"
 	"borg/proto/borgpb"
 )
@@ -34,30 +32,17 @@ type request struct {
 	refusal        *borgpb.Refusal
 }
 
-// requestsAtOnce is into how many parts what is remembered is cut; one is forgotten at
-// once when there are too many.
-const requestsAtOnce = 64
-
 // requestsTogether is how many requests lie side by side in memory, as one object.
 const requestsTogether = 32
 
-// formatRequestShares is the format from which on too many requests cost their own user
-// his memory, and no other.
-const formatRequestShares = 12
-
-// requests remembers ids for 15 minutes of wall time or 1,000,000 ids. When there are
-// more, the user with the most loses his oldest. What may have been forgotten is told
-// from what is new by the client's clock: an id made at or before forgottenWallNs, that
-// of all or that of its user, or more than 15 minutes ago, is too old to know.
+// requests remembers ids for 15 minutes of wall time or 1,000,000 ids. What may
+// have been forgotten is told from what is new by the client's clock: an id
+// made at or before forgottenWallNs, or more than 15 minutes ago, is too old to
+// know.
 type requests struct {
 	byID map[string]*request
-	// Oldest first; those that are gone are removed now and then.
+	// Oldest first.
 	queue []*request
-	// Those that are not gone, of each user, oldest first.
-	byUser map[string][]*request
-	// Made when what a user made last was forgotten early; of a user whom that never
-	// happened to there is none. Those that say no more than the clock are removed.
-	forgottenOf map[string]int64
 	// Room for the next ones, which were made together and are forgotten together.
 	room            []request
 	nextSeq         uint64
@@ -92,7 +77,7 @@ func (c *Cell) checkRequest(op *borgpb.Op) (*borgpb.Result, *borgpb.Refusal) {
 	switch {
 	case op.RequestWallNs <= 0 || op.RequestWallNs > maxTimeNs:
 		return nil, invalid("request_wall_ns", "%d is not a time; a request id comes with the client's clock", op.RequestWallNs)
-	case op.RequestWallNs < wall-requestMemoryNs || op.RequestWallNs <= max(c.requests.forgottenWallNs, c.requests.forgottenOf[op.Principal.GetUser()]):
+	case op.RequestWallNs < wall-requestMemoryNs || op.RequestWallNs <= c.requests.forgottenWallNs:
 		return nil, refuse(borgpb.RefusalKind_REFUSAL_KIND_TOO_OLD, "", "request_wall_ns",
 			"the request was made too long ago to know whether it was done; look, then ask anew")
 	case op.RequestWallNs > wall+requestMemoryNs:
@@ -155,56 +140,10 @@ func (c *Cell) remember(op *borgpb.Op, res *borgpb.Result) {
 	q.nextSeq++
 	q.byID[r.id] = r
 	q.queue = append(q.queue, r)
-	q.byUser[r.user] = append(q.byUser[r.user], r)
 	c.dirty(r)
-	switch {
-	case len(q.byID) <= q.most:
-	case c.format < formatRequestShares:
+	if len(q.queue) > q.most {
 		c.forgetRequests()
-	default:
-		c.forgetRequestsOfOne()
 	}
-}
-
-// forgetRequestsOfOne drops the oldest requests of the user with the most.
-func (c *Cell) forgetRequestsOfOne() {
-	q := &c.requests
-	user, most := "", 0
-	for u, list := range q.byUser {
-		if len(list) > most || len(list) == most && u < user {
-			user, most = u, len(list)
-		}
-	}
-	forgotten := q.forgottenOf[user]
-	for range min(most, q.most/requestsAtOnce+1) {
-		r := q.byUser[user][0]
-		// Forgotten early, so the clock alone would not tell it from a new one.
-		forgotten = max(forgotten, r.madeWallNs)
-		c.forgetRequest(r)
-	}
-	for u, madeNs := range q.forgottenOf {
-		if madeNs < c.clock.wallNs-requestMemoryNs {
-			delete(q.forgottenOf, u)
-		}
-	}
-	q.forgottenOf[user] = forgotten
-	if len(q.queue) > 2*len(q.byID) {
-		q.queue = slices.DeleteFunc(q.queue, func(r *request) bool { return r.gone })
-	}
-}
-
-// forgetRequest drops a request, which is its user's oldest.
-func (c *Cell) forgetRequest(r *request) {
-	q := &c.requests
-	delete(q.byID, r.id)
-	if list := q.byUser[r.user][1:]; len(list) > 0 {
-		q.byUser[r.user][0] = nil
-		q.byUser[r.user] = list
-	} else {
-		delete(q.byUser, r.user)
-	}
-	r.gone, r.refusal = true, nil
-	c.dirty(r)
 }
 
 // forgetRequests drops what is older than the memory.
@@ -212,20 +151,17 @@ func (c *Cell) forgetRequests() {
 	q := &c.requests
 	for len(q.queue) > 0 {
 		r := q.queue[0]
-		if r.gone {
-			q.queue[0] = nil
-			q.queue = q.queue[1:]
-			continue
-		}
 		if max(r.doneWallNs, r.madeWallNs)+requestMemoryNs >= c.clock.wallNs {
-			if len(q.byID) <= q.most {
+			if len(q.queue) <= q.most {
 				return
 			}
 			// Forgotten early, so the clock alone would not tell it from a new one.
 			q.forgottenWallNs = max(q.forgottenWallNs, r.madeWallNs)
 		}
+		delete(q.byID, r.id)
 		q.queue[0] = nil
 		q.queue = q.queue[1:]
-		c.forgetRequest(r)
+		r.gone = true
+		c.dirty(r)
 	}
 }
