@@ -32,7 +32,7 @@ var imports = map[string]struct {
 
 	"proto/borgpb":  {nil, []string{"google.golang.org/grpc"}},
 	"proto/borgrpc": {[]string{"proto/borgpb"}, nil},
-	"proto/door":    {[]string{"identity", "mutant", "proto/borgpb"}, nil},
+	"proto/door":    {[]string{"identity", "mutant", "proto/borgpb", "tell/hostpath"}, nil},
 	// What a later build may say, for the tests of who must bear it.
 	"proto/newer": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc"}},
 
@@ -52,16 +52,16 @@ var imports = map[string]struct {
 
 	"checkpoint": {[]string{"mutant", "proto/borgpb"}, []string{"google.golang.org/grpc"}},
 	// borgmaster for the interfaces that it implements (log.go), nothing else.
-	"borgmaster/replica": {[]string{"identity", "borgmaster", "borgmaster/cell", "checkpoint", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
-	"borgmaster": {[]string{"identity", "borgmaster/admission", "borgmaster/audit", "borgmaster/cell", "borgmaster/cellkey", "borgmaster/cron", "borgmaster/duty", "borgmaster/journal", "borgmaster/linkshard", "borgmaster/metric", "borgmaster/reclaim", "borgmaster/selector", "borgmaster/watch", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"},
+	"borgmaster/replica": {[]string{"identity", "borgmaster", "borgmaster/cell", "checkpoint", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door", "tell/hostpath"}, nil},
+	"borgmaster": {[]string{"identity", "borgmaster/admission", "borgmaster/audit", "borgmaster/cell", "borgmaster/cellkey", "borgmaster/cron", "borgmaster/duty", "borgmaster/journal", "borgmaster/linkshard", "borgmaster/metric", "borgmaster/reclaim", "borgmaster/selector", "borgmaster/watch", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door", "tell/hostpath"},
 		[]string{"github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3"}},
 	// Who did what, in files of the replica; reads the log and knows no cell.
-	"borgmaster/audit": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc"}},
+	"borgmaster/audit": {[]string{"proto/borgpb", "tell/hostpath"}, []string{"google.golang.org/grpc"}},
 	// Who is served when too many ask; the simulator has it too. Of time it knows the
 	// words for people alone.
 	"borgmaster/admission": {[]string{"mutant"}, []string{"google.golang.org/grpc", "sync", "context"}},
 	// What happened, for weeks, in files of the replica.
-	"borgmaster/journal": {[]string{"borgmaster/audit", "borgmaster/cell", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc/peer"}},
+	"borgmaster/journal": {[]string{"borgmaster/audit", "borgmaster/cell", "proto/borgpb", "proto/borgrpc", "tell/hostpath"}, []string{"google.golang.org/grpc/peer"}},
 	// What the elected master does on its own.
 	"borgmaster/duty": {[]string{"borgmaster/cell", "borgmaster/linkshard", "mutant", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "time", "sync", "context"}},
 	// What tasks reserve of what they asked for: estimates from what they use.
@@ -84,7 +84,7 @@ var imports = map[string]struct {
 	"borgmaster/memlog": {[]string{"borgmaster", "borgmaster/cell", "proto/borgpb"}, nil},
 	"borgmaster/client": {[]string{"identity", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
 
-	"borglet":           {[]string{"borglet/beneath", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"}, []string{"github.com/opencontainers/runc/libcontainer"}},
+	"borglet":           {[]string{"borglet/beneath", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door", "tell/hostpath"}, []string{"github.com/opencontainers/runc/libcontainer"}},
 	"borglet/container": {[]string{"borglet", "borglet/beneath", "borglet/diskquota", "borglet/network", "mutant", "proto/borgpb"}, nil},
 	// Files in directories where somebody else may be at work.
 	"borglet/beneath": {nil, []string{"google.golang.org/grpc", "time", "context"}},
@@ -141,6 +141,8 @@ var imports = map[string]struct {
 	"tell": {[]string{"cli", "proto/borgpb", "proto/borgrpc"}, nil},
 	// The command lines that the pages show, for tests that hold the programs to them.
 	"docs/shown": {nil, []string{"google.golang.org/grpc", "net", "time"}},
+	// Errors without the paths of the machine that they come from.
+	"tell/hostpath": {nil, []string{"google.golang.org/grpc", "net"}},
 	// "Did you mean": job files and command lines guess alike.
 	"spelling": {nil, nil},
 }

@@ -19,6 +19,7 @@ import (
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
+	"borg/tell/hostpath"
 )
 
 const (
@@ -52,6 +53,9 @@ type Config struct {
 	Backoff Backoff
 	Runtime Runtime
 	Log     *slog.Logger
+	// HostPaths are the borglet's directories and files, which masters and users are not
+	// told of; nil: Dir alone.
+	HostPaths *hostpath.Dirs
 	// PapersDir holds the papers of copies; it must be memory and not a disk, and
 	// the borglet's own. Empty: copies get none.
 	PapersDir string
@@ -186,6 +190,9 @@ func New(cfg Config) (*Agent, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	if cfg.HostPaths == nil {
+		cfg.HostPaths = hostpath.New(cfg.Dir, cfg.PapersDir)
+	}
 	store, err := OpenStore(cfg.Dir)
 	if err != nil {
 		return nil, err
@@ -200,7 +207,7 @@ func New(cfg Config) (*Agent, error) {
 	}
 	a := &Agent{
 		cfg:         cfg,
-		core:        NewCore(CoreConfig{Backoff: cfg.Backoff, Boot: cfg.Boot, HoldNs: holdNs}),
+		core:        NewCore(CoreConfig{Backoff: cfg.Backoff, Boot: cfg.Boot, HoldNs: holdNs, HostPaths: cfg.HostPaths}),
 		store:       store,
 		master:      Master{Fence: fence, Dir: cfg.Dir},
 		usage:       newUsage(),
@@ -554,7 +561,10 @@ func (a *Agent) do(e Effect, fetchErr error) {
 		return
 	}
 	if err != nil {
-		failed.Text = err.Error()
+		failed.Text = hostpath.Text(err)
+		if failed.Text != err.Error() {
+			a.cfg.Log.Warn("users are told of an error without its paths", "machine", a.cfg.Name, "copy", failed.ID.String(), "err", err)
+		}
 		a.results <- failed
 	}
 }
@@ -613,7 +623,8 @@ func (a *Agent) begin(r Record) error {
 	a.limitDisk(r)
 	l, err := a.launch(r)
 	if err != nil {
-		refused = err.Error()
+		refused = a.cfg.HostPaths.Hide(err.Error())
+		a.cfg.Log.Warn("a task is refused", "machine", a.cfg.Name, "copy", r.ID.String(), "err", err)
 	}
 	if refused == "" {
 		if err := a.checkPorts(l); err != nil {

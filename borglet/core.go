@@ -9,6 +9,7 @@ import (
 	"borg/mutant"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
+	"borg/tell/hostpath"
 )
 
 const (
@@ -34,6 +35,8 @@ type CoreConfig struct {
 	// HoldNs is how long, after recovery, nothing new is started before a
 	// master has been heard: it may have stopped meanwhile what was to start.
 	HoldNs int64
+	// HostPaths are what masters and users are not told of.
+	HostPaths *hostpath.Dirs
 }
 
 // Core is the pure middle of a borglet. It is not safe for concurrent use.

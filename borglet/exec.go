@@ -196,7 +196,7 @@ func (a *Agent) exec(ctx context.Context, id ID, start *borgrpc.ExecCopyRequest,
 	e, err := a.cfg.Runtime.Exec(program)
 	var inProgram *ProgramError
 	if errors.As(err, &inProgram) {
-		return stream.send(&borgrpc.ExecResponse{Exit: &borgpb.Exit{Code: 127, Error: bounded(inProgram.Text), EndedWallNs: time.Now().UnixNano()}})
+		return stream.send(&borgrpc.ExecResponse{Exit: &borgpb.Exit{Code: 127, Error: bounded(a.cfg.HostPaths.Hide(inProgram.Text)), EndedWallNs: time.Now().UnixNano()}})
 	}
 	if err != nil {
 		return err
@@ -209,7 +209,7 @@ func (a *Agent) exec(ctx context.Context, id ID, start *borgrpc.ExecCopyRequest,
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return s.send(&borgrpc.ExecResponse{Exit: exit})
+	return s.send(&borgrpc.ExecResponse{Exit: exitWithout(a.cfg.HostPaths, exit)})
 }
 
 // execSession is one program between its files and its caller.

@@ -4,8 +4,11 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 
+	"google.golang.org/protobuf/proto"
+
 	"borg/mutant"
 	"borg/proto/borgpb"
+	"borg/tell/hostpath"
 )
 
 // State is the full state of a borglet as it is reported.
@@ -31,7 +34,7 @@ func (c *Core) State() State {
 	h := sha256.New()
 	for _, id := range c.ids {
 		t := c.copies[id]
-		report := t.report()
+		report := t.report(c.cfg.HostPaths)
 		version := t.Desired.GetVersion()
 		c.hashBuf = appendReport(c.hashBuf[:0], report, version)
 		mark := t.Desired.GetLabelMark()
@@ -60,7 +63,7 @@ func (c *Core) Running() []ID {
 
 // report is what is said of a copy. That it has ended is said once its record
 // says so too; until then, what was said last.
-func (t *task) report() *borgpb.TaskReport {
+func (t *task) report(host *hostpath.Dirs) *borgpb.TaskReport {
 	if t.phase == ended && !t.kept && !mutant.Planted(mutant.EndNotKept) {
 		if t.told == nil {
 			says := t.says(borgpb.AttemptState_ATTEMPT_STATE_STARTING)
@@ -68,11 +71,11 @@ func (t *task) report() *borgpb.TaskReport {
 				says.state = borgpb.AttemptState_ATTEMPT_STATE_STOPPING
 			}
 			says.exit, says.text = nil, ""
-			t.tell(says)
+			t.tell(says, host)
 		}
 		return t.told
 	}
-	t.tell(t.says(t.state()))
+	t.tell(t.says(t.state()), host)
 	return t.told
 }
 
@@ -109,8 +112,9 @@ func (t *task) says(state borgpb.AttemptState) says {
 	}
 }
 
-// tell makes the report anew if it says something else: most polls find nothing new.
-func (t *task) tell(now says) {
+// tell makes the report anew if it says something else: most polls find nothing new. All
+// that a report says in words is told without paths of the machine.
+func (t *task) tell(now says, host *hostpath.Dirs) {
 	if t.told != nil && t.toldSays == now {
 		return
 	}
@@ -122,9 +126,9 @@ func (t *task) tell(now says) {
 		State:         int32(now.state),
 		Restarts:      now.restarts,
 		Pid:           now.pid,
-		Exit:          now.exit,
+		Exit:          exitWithout(host, now.exit),
 		StartedWallNs: now.startedWallNs,
-		Text:          now.text,
+		Text:          host.Hide(now.text),
 		ShimLost:      now.shimLost,
 		Unwell:        now.unwell,
 		Addr:          now.addr,
@@ -132,6 +136,17 @@ func (t *task) tell(now says) {
 		OomKills:      now.oomKills,
 		HeldPorts:     heldPortsProto(t.heldPortsIn(now.state)),
 	}
+}
+
+// exitWithout is an exit that names no paths of the machine.
+func exitWithout(host *hostpath.Dirs, e *borgpb.Exit) *borgpb.Exit {
+	text, reason := host.Hide(e.GetError()), host.Hide(e.GetReason())
+	if text == e.GetError() && reason == e.GetReason() {
+		return e
+	}
+	e = proto.CloneOf(e)
+	e.Error, e.Reason = text, reason
+	return e
 }
 
 func (t *task) state() borgpb.AttemptState {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"borg/proto/borgrpc"
+	"borg/tell/hostpath"
 )
 
 // Server is the borglet's service on the wire. It converts and calls; there
@@ -57,8 +58,17 @@ func (s *Server) Poll(ctx context.Context, req *borgrpc.PollRequest) (*borgrpc.P
 	case ctx.Err() != nil:
 		return nil, status.FromContextError(ctx.Err()).Err()
 	default:
-		return nil, status.Error(codes.Internal, err.Error())
+		return nil, s.internal(err)
 	}
+}
+
+// internal is an error of the machine's, told without its paths. The log has them.
+func (s *Server) internal(err error) error {
+	text := s.agent.cfg.HostPaths.Hide(hostpath.Text(err))
+	if text != err.Error() {
+		s.agent.cfg.Log.Warn("a call failed, and its caller is not told of paths", "machine", s.agent.cfg.Name, "err", err)
+	}
+	return status.Error(codes.Internal, text)
 }
 
 // Polls takes orders and answers, again and again.
@@ -86,7 +96,7 @@ func (s *Server) ReadLog(req *borgrpc.ReadLogRequest, stream borgrpc.BorgletServ
 	case stream.Context().Err() != nil:
 		return status.FromContextError(stream.Context().Err()).Err()
 	default:
-		return status.Error(codes.Internal, err.Error())
+		return s.internal(err)
 	}
 }
 
@@ -117,6 +127,6 @@ func (s *Server) ExecCopy(stream borgrpc.BorgletService_ExecCopyServer) error {
 	case errors.Is(err, errStopped):
 		return status.Error(codes.Unavailable, err.Error())
 	default:
-		return status.Error(codes.Internal, err.Error())
+		return s.internal(err)
 	}
 }

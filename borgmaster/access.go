@@ -173,6 +173,19 @@ func (m *Master) isAdmin(caller identity.Name) bool {
 	return caller.Role == identity.User && slices.Contains(m.admins(), caller.ID)
 }
 
+// hasAdmin reports whether a user is an admin, without a list of them all.
+func (m *Master) hasAdmin(user string) (is bool) {
+	m.cfg.Log.View(func(c *cell.Cell) { is = m.gate.hasAdmin(c, user) })
+	return is
+}
+
+func (g *Gate) hasAdmin(c *cell.Cell, user string) bool {
+	if c.NumAdmins() == 0 {
+		return user == g.FirstAdmin && user != ""
+	}
+	return c.Has(user, cell.Admin)
+}
+
 // forAdmins refuses everybody else.
 func (m *Master) forAdmins(caller identity.Name) error {
 	if m.isAdmin(caller) {

@@ -17,6 +17,7 @@ import (
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
+	"borg/tell/hostpath"
 )
 
 // masterAPI serves MasterService on every replica.
@@ -188,10 +189,14 @@ func (a *masterAPI) GetCell(context.Context, *borgrpc.GetCellRequest) (*borgrpc.
 // grpcError is the function of that name, save that whatever goes wrong in a replica that
 // stops is worth another try on another one.
 func (m *Master) grpcError(err error) error {
-	if err = grpcError(err); status.Code(err) == codes.Internal && m.isStopping() {
+	told := grpcError(err)
+	if status.Code(told) == codes.Internal && m.isStopping() {
 		return errStopping
 	}
-	return err
+	if _, ok := status.FromError(err); !ok && status.Code(told) == codes.Internal {
+		return m.internal(err)
+	}
+	return told
 }
 
 // grpcError puts what can go wrong below the API into codes: Unavailable means
@@ -213,7 +218,21 @@ func grpcError(err error) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return status.FromContextError(err).Err()
 	}
-	return status.Error(codes.Internal, err.Error())
+	return status.Error(codes.Internal, hostpath.Text(err))
+}
+
+// internal is an error of this machine's, told without its paths. The log has them.
+func (m *Master) internal(err error) error {
+	return status.Error(codes.Internal, m.withoutPaths(err))
+}
+
+// withoutPaths is an error as users are told it.
+func (m *Master) withoutPaths(err error) string {
+	text := m.cfg.HostPaths.Hide(hostpath.Text(err))
+	if text != err.Error() {
+		m.cfg.Logger.Warn("users are told of an error without its paths", "err", err)
+	}
+	return text
 }
 
 // refusalError is a refusal as an error, where an answer has no place for it.

@@ -26,7 +26,8 @@ import (
 const (
 	// Audits that a replica reads at once: each reads its journal from disk.
 	maxAudits = 4
-	// Records of what one replica alone knows of that are told, the newest.
+	// Records of what one replica alone knows of that are told; of those who have the
+	// most, the newest.
 	maxLocalTold = 10_000
 	// Bytes of records in one message.
 	maxAuditBytes = 1 << 20
@@ -65,6 +66,7 @@ func (m *Master) callRefused(r door.Refusal) {
 func (m *Master) note(record *borgpb.AuditRecord, who identity.Name, r *borgpb.Refusal) {
 	if who != (identity.Name{}) {
 		record.Role, record.Who = door.Principal(who).GetRole(), who.ID
+		record.Admin = who.Role == identity.User && m.hasAdmin(who.ID)
 	}
 	record.Refusal = r
 	m.cfg.Audit.Local.Note(record)
@@ -103,7 +105,12 @@ func (a *auditAPI) Audit(req *borgrpc.AuditRequest, stream borgrpc.AuditService_
 	if err := m.readIndex(ctx); err != nil {
 		out.silent = append(out.silent, &borgrpc.SilentReplica{Replica: m.cfg.Replica, Why: "what was done last may be missing: " + door.Reason(err)})
 	}
-	local := m.allLocal(ctx, req, filter, out)
+	dropped, local := m.allLocal(ctx, req, filter, out)
+	for _, d := range slices.Concat(filter.those(m.cfg.Audit.Log.Dropped()), dropped) {
+		if err := out.add(d); err != nil {
+			return err
+		}
+	}
 	if req.GetLast() > 0 {
 		out.last = int(req.GetLast())
 	}
@@ -129,25 +136,22 @@ func (a *auditAPI) Audit(req *borgrpc.AuditRequest, stream borgrpc.AuditService_
 	return m.grpcError(err)
 }
 
-// ownLocal is what this replica alone knows of.
+// ownLocal is what this replica alone knows of: first what it dropped of that.
 func (m *Master) ownLocal(filter auditFilter) []*borgpb.AuditRecord {
-	var newest ring[*borgpb.AuditRecord]
-	newest.most = maxLocalTold
-	err := m.cfg.Audit.Local.Each(func(r *borgpb.AuditRecord) error {
-		if filter.match(r) {
-			newest.add(r)
-		}
+	told := filter.those(m.cfg.Audit.Local.Dropped())
+	err := m.cfg.Audit.Local.EachNewest(maxLocalTold, filter.match, func(r *borgpb.AuditRecord) error {
+		told = append(told, r)
 		return nil
 	})
 	if err != nil {
-		newest.add(&borgpb.AuditRecord{Replica: m.cfg.Replica, WallNs: time.Now().UnixNano(), Hole: &borgpb.AuditHole{Why: err.Error()}})
+		told = append(told, &borgpb.AuditRecord{Replica: m.cfg.Replica, WallNs: time.Now().UnixNano(), Hole: &borgpb.AuditHole{Why: m.withoutPaths(err)}})
 	}
-	return newest.list()
+	return told
 }
 
-// allLocal is what each replica alone knows of, by time. Those that do not answer
-// are named in out.
-func (m *Master) allLocal(ctx context.Context, req *borgrpc.AuditRequest, filter auditFilter, out *auditSender) []*borgpb.AuditRecord {
+// allLocal is what each replica alone knows of, by time, and what each dropped of
+// that. Those that do not answer are named in out.
+func (m *Master) allLocal(ctx context.Context, req *borgrpc.AuditRequest, filter auditFilter, out *auditSender) (dropped, records []*borgpb.AuditRecord) {
 	all := m.ownLocal(filter)
 	req = proto.CloneOf(req)
 	req.Local, req.Last = true, 0
@@ -172,7 +176,14 @@ func (m *Master) allLocal(ctx context.Context, req *borgrpc.AuditRequest, filter
 	slices.SortStableFunc(all, func(a, b *borgpb.AuditRecord) int {
 		return cmp.Or(cmp.Compare(a.WallNs, b.WallNs), cmp.Compare(a.Replica, b.Replica))
 	})
-	return all
+	for _, r := range all {
+		if r.Drop != nil {
+			dropped = append(dropped, r)
+		} else {
+			records = append(records, r)
+		}
+	}
+	return dropped, records
 }
 
 // localOf asks another replica, in the caller's name, what it alone knows of.
@@ -208,9 +219,14 @@ type auditFilter struct {
 	all bool
 }
 
+// those returns the records that match.
+func (f auditFilter) those(records []*borgpb.AuditRecord) []*borgpb.AuditRecord {
+	return slices.DeleteFunc(records, func(r *borgpb.AuditRecord) bool { return !f.match(r) })
+}
+
 func (f auditFilter) match(r *borgpb.AuditRecord) bool {
 	switch {
-	case f.GetSinceWallNs() != 0 && r.WallNs < f.GetSinceWallNs(), f.GetUntilWallNs() != 0 && r.WallNs >= f.GetUntilWallNs():
+	case f.GetSinceWallNs() != 0 && max(r.WallNs, r.LastWallNs) < f.GetSinceWallNs(), f.GetUntilWallNs() != 0 && r.WallNs >= f.GetUntilWallNs():
 		return false
 	case r.Hole != nil:
 		return true
@@ -218,6 +234,9 @@ func (f auditFilter) match(r *borgpb.AuditRecord) bool {
 		return false
 	case f.GetUser() != "" && !didBy(r, f.GetUser()):
 		return false
+	case r.Drop != nil:
+		// What they were about is not known.
+		return true
 	// A name alone may be that of a job of the caller.
 	case f.GetObject() != "" && !concerns(r, f.GetObject()) && !concerns(r, f.caller+"/"+f.GetObject()):
 		return false

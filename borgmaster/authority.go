@@ -101,10 +101,10 @@ func (a *authorityAPI) change(ctx context.Context, verb string, next func(*ident
 			m.lookAtAuthorities(ctx)
 			later, err := next(m.cfg.Authority)
 			if err != nil {
-				return changed{}, status.Error(codes.FailedPrecondition, err.Error())
+				return changed{}, status.Error(codes.FailedPrecondition, m.withoutPaths(err))
 			}
 			if err := m.takeAuthority(ctx, later); err != nil {
-				return changed{}, status.Error(codes.Internal, err.Error())
+				return changed{}, m.internal(err)
 			}
 			m.noteDone(ctx, verb, "")
 			return changed{m.describeAuthority(), m.spreadAuthority(ctx)}, nil

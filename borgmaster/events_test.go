@@ -6,6 +6,7 @@ import (
 
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
 )
 
 // fill adds n events, one a log index from first on.
@@ -19,27 +20,27 @@ func fill(r *eventRing, first uint64, n int) {
 func TestRingKeepsTheLatest(t *testing.T) {
 	var r eventRing
 	fill(&r, 11, 5)
-	from, end, oldest := r.seek(13)
-	if events, _, ok := r.read(from, 10); !ok || len(events) != 3 || events[0].Index != 13 || end-from != 3 || oldest != 11 {
+	from, end, oldest := r.seek(13, "")
+	if events, _, ok := r.read(from, 10, ""); !ok || len(events) != 3 || events[0].Index != 13 || end-from != 3 || oldest != 11 {
 		t.Errorf("from index 13: %d events (%v), oldest index %d, want 13, 14, 15 and oldest 11", len(events), ok, oldest)
 	}
 	slow := from
 	fill(&r, 16, maxEvents)
-	if _, _, ok := r.read(slow, 10); ok {
+	if _, _, ok := r.read(slow, 10, "a"); ok {
 		t.Error("a reader that fell behind was not told")
 	}
-	from, end, oldest = r.seek(0)
-	events, next, ok := r.read(from, 2)
-	if !ok || end-from != maxEvents || events[0].Index != 16 || next != from+2 || oldest != 17 {
-		t.Errorf("a full ring begins at index %d (%v) and is complete from %d, want 16 and 17", events[0].Index, ok, oldest)
+	from, end, oldest = r.seek(0, "a")
+	events, next, ok := r.read(from, 2, "a")
+	if !ok || end-from < maxEvents-eventSlack || end-from > maxEvents || events[0].Index != oldest || next != from+2 {
+		t.Errorf("a full ring begins at index %d (%v), is complete from %d and holds %d", events[0].Index, ok, oldest, end-from)
 	}
-	if picked, err := r.collect(from, end, eventFilter{job: "a/j1"}, 4); err != nil || len(picked) != 4 || picked[3].Object != "a/j1" {
-		t.Errorf("the last 4 of job a/j1 = %v, %v", picked, err)
+	if picked := r.collect(from, end, eventFilter{job: "a/j1"}, 4); len(picked) != 4 || picked[3].Object != "a/j1" {
+		t.Errorf("the last 4 of job a/j1 = %v", picked)
 	}
 	// Asked for more than there is yet: what comes before it is not told.
 	ahead := eventFilter{fromIndex: 20 + maxEvents}
 	fill(&r, 16+maxEvents, 6)
-	if events, _, ok := r.read(end, 10); !ok || len(events) != 6 || len(pick(events, ahead)) != 2 {
+	if events, _, ok := r.read(end, 10, ""); !ok || len(events) != 6 || len(pick(events, ahead)) != 2 {
 		t.Errorf("from index %d, ahead of the ring: %d of %d events (%v), want 2 of 6", ahead.fromIndex, len(pick(events, ahead)), len(events), ok)
 	}
 }
@@ -47,14 +48,103 @@ func TestRingKeepsTheLatest(t *testing.T) {
 func TestRingAfterARestore(t *testing.T) {
 	var r eventRing
 	fill(&r, 1, 10)
-	_, end, _ := r.seek(0)
+	_, end, _ := r.seek(0, "")
 	r.restart(500)
-	if _, _, ok := r.read(end, 1); ok {
-		t.Error("a reader of the cell before the restore goes on")
+	for _, owner := range []string{"", "a"} {
+		if _, _, ok := r.read(end, 1, owner); ok {
+			t.Errorf("a reader of the cell before the restore goes on (owner %q)", owner)
+		}
 	}
 	fill(&r, 501, 2)
-	from, _, oldest := r.seek(0)
-	if events, _, ok := r.read(from, 10); !ok || len(events) != 2 || events[0].Index != 501 || oldest != 501 {
+	if _, _, ok := r.read(end, 1, "a"); ok {
+		t.Error("a reader of the cell before the restore goes on, after others began")
+	}
+	from, _, oldest := r.seek(0, "")
+	if events, _, ok := r.read(from, 10, ""); !ok || len(events) != 2 || events[0].Index != 501 || oldest != 501 {
 		t.Errorf("after a restore at 500: %v (%v), oldest %d, want 501 and 502", events, ok, oldest)
+	}
+}
+
+// TestFloodOfEventsDropsItsOwn has one user make far more events than the ring holds, in
+// entries of his own and in entries with those of others. The others lose nothing, and
+// each is told rightly from where on all of his are there.
+func TestFloodOfEventsDropsItsOwn(t *testing.T) {
+	var r eventRing
+	event := func(index uint64, user string, n int) cell.Event {
+		return cell.Event{Index: index, Kind: borgpb.EventKind_EVENT_KIND_SUBMIT, ObjectKind: borgpb.ObjectKind_OBJECT_KIND_JOB, Key: cell.JobKey{User: user, Name: fmt.Sprint("j", n)}}
+	}
+	index, bob, machines := uint64(1), 0, 0
+	follow := uint64(0)
+	for n := 0; n < 3*maxEvents; index++ {
+		var events []cell.Event
+		for range 50 {
+			events = append(events, event(index, "mallory", n))
+			n++
+		}
+		switch index % 100 {
+		case 7:
+			events = append(events, event(index, "bob", bob))
+			bob++
+		case 9:
+			machines++
+			r.add([]cell.Event{{Index: index, Kind: borgpb.EventKind_EVENT_KIND_SUBMIT, ObjectKind: borgpb.ObjectKind_OBJECT_KIND_MACHINE, Machine: "m1"}})
+			index++
+		}
+		r.add(events)
+		if r.held > maxEvents {
+			t.Fatalf("%d events are held", r.held)
+		}
+	}
+	// One who follows bob's has read nothing since the beginning, and has missed nothing.
+	if events, _, ok := r.read(follow, 1, "bob"); !ok || len(events) != 1 {
+		t.Errorf("who follows bob is cut off by a flood of mallory's: %v, %v", events, ok)
+	}
+	if _, _, ok := r.read(follow, 1, "mallory"); ok {
+		t.Error("who follows mallory is not told that events are gone")
+	}
+	from, end, oldest := r.seek(0, "bob")
+	if oldest != 1 {
+		t.Errorf("bob's are said to be there from index %d on, want all", oldest)
+	}
+	seen, last := map[string]int{}, uint64(0)
+	for from < end {
+		var events []cell.Event
+		events, from = r.readHeld(from, end, 700)
+		for _, e := range events {
+			if e.Index < last {
+				t.Fatalf("index %d comes after %d", e.Index, last)
+			}
+			last = e.Index
+			seen[ownerOf(&e)]++
+		}
+	}
+	if seen["bob"] != bob || seen[""] != machines || seen["mallory"]+bob+machines != r.held || r.held < maxEvents-eventSlack {
+		t.Errorf("held are %v, want %d of bob, %d of machines, and %d in all", seen, bob, machines, r.held)
+	}
+	if _, _, oldest := r.seek(0, "mallory"); oldest < 2 {
+		t.Errorf("mallory's are said to be there from index %d on", oldest)
+	}
+}
+
+// TestDroppedIsToldToWhomItConcerns: admins hear of everybody's, a user of his own.
+func TestDroppedIsToldToWhomItConcerns(t *testing.T) {
+	all := func() []*borgpb.AuditRecord {
+		return []*borgpb.AuditRecord{{Who: "ann", WallNs: 10, LastWallNs: 20}, {Who: "bob", WallNs: 30, LastWallNs: 40}}
+	}
+	for _, tt := range []struct {
+		f    historyFilter
+		want int
+	}{
+		{historyFilter{&borgrpc.HistoryRequest{}, "root", true}, 2},
+		{historyFilter{&borgrpc.HistoryRequest{}, "ann", false}, 1},
+		{historyFilter{&borgrpc.HistoryRequest{}, "carol", false}, 0},
+		{historyFilter{&borgrpc.HistoryRequest{User: "bob"}, "root", true}, 1},
+		{historyFilter{&borgrpc.HistoryRequest{User: "bob"}, "ann", false}, 0},
+		{historyFilter{&borgrpc.HistoryRequest{SinceWallNs: 21}, "root", true}, 1},
+		{historyFilter{&borgrpc.HistoryRequest{UntilWallNs: 30}, "root", true}, 1},
+	} {
+		if got := tt.f.dropped(all()); len(got) != tt.want {
+			t.Errorf("%v of %q is told %v, want %d", tt.f.HistoryRequest, tt.f.caller, got, tt.want)
+		}
 	}
 }

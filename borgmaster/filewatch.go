@@ -55,14 +55,14 @@ func (a *fileAPI) WatchFiles(req *borgrpc.WatchFilesRequest, stream borgrpc.File
 		return m.grpcError(err)
 	}
 	// Before the state is looked at: what is later than that is in the ring behind it.
-	from, _, _ := m.events.seek(math.MaxUint64)
+	from, _, _ := m.events.seek(math.MaxUint64, "")
 	w := &fileWatch{m: m, req: req, user: user, stream: stream}
 	if err := w.send(w.state(), true); err != nil {
 		return err
 	}
 	for {
 		more := m.events.more.Wait()
-		events, next, ok := m.events.read(from, eventsPerMessage)
+		events, next, ok := m.events.read(from, eventsPerMessage, user)
 		if !ok {
 			return status.Errorf(codes.Aborted, "this watch fell behind by more than %d events of the cell, or the cell was replaced; ask again", maxEvents)
 		}

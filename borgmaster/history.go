@@ -71,6 +71,9 @@ func (a *historyAPI) History(req *borgrpc.HistoryRequest, stream borgrpc.History
 	if err := m.readIndex(ctx); err != nil && !req.GetLocal() {
 		t.out.next.Silent = append(t.out.next.Silent, &borgrpc.SilentReplica{Replica: m.cfg.Replica, Why: "what was done last may be missing: " + door.Reason(err)})
 	}
+	if !req.GetLocal() {
+		t.out.next.Dropped = t.filter.dropped(m.cfg.Journal.Dropped())
+	}
 	m.cfg.Journal.Flush(m.cfg.Log)
 	var err error
 	if req.GetLocal() {

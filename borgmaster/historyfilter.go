@@ -82,6 +82,14 @@ func (f historyFilter) asked(r *borgpb.AuditRecord, withEvents bool) bool {
 	return withEvents || len(f.GetKinds()) == 0 && (f.GetMachine() == "" || r.Object == f.GetMachine())
 }
 
+// dropped picks what was dropped of whom was asked for, if the caller may see it.
+func (f historyFilter) dropped(all []*borgpb.AuditRecord) []*borgpb.AuditRecord {
+	return slices.DeleteFunc(all, func(d *borgpb.AuditRecord) bool {
+		return f.GetUser() != "" && d.Who != f.GetUser() || !f.all && d.Who != f.caller ||
+			f.GetSinceWallNs() != 0 && d.LastWallNs < f.GetSinceWallNs() || f.GetUntilWallNs() != 0 && d.WallNs >= f.GetUntilWallNs()
+	})
+}
+
 // under says whether an object is another one or of it: "alice/web/3" of "alice/web".
 func under(object, of string) bool {
 	rest, ok := strings.CutPrefix(object, of)

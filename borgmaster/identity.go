@@ -252,12 +252,12 @@ func (a *identityAPI) GetAuthority(ctx context.Context, _ *borgrpc.GetAuthorityR
 	}
 	data, err := a.m.cfg.Authority.Encode()
 	if err != nil {
-		return nil, status.Error(codes.Internal, err.Error())
+		return nil, a.m.internal(err)
 	}
 	resp := &borgrpc.GetAuthorityResponse{Authority: data}
 	if a.m.cfg.Keys != nil {
 		if resp.CellKeys, err = a.m.cfg.Keys.Encode(); err != nil {
-			return nil, status.Error(codes.Internal, err.Error())
+			return nil, a.m.internal(err)
 		}
 	}
 	a.m.cfg.Logger.Info("authority handed to a member", "to", who.ID)

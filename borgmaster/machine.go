@@ -116,7 +116,7 @@ func (m *Master) introduce(ctx context.Context, name, addr string) (*borgrpc.Des
 func (m *Master) probe(ctx context.Context, machine, addr string) *borgrpc.ProbeResponse {
 	borglet, err := m.borglet(machine, addr, m.conns.outOfTurn)
 	if err != nil {
-		return &borgrpc.ProbeResponse{Error: err.Error()}
+		return &borgrpc.ProbeResponse{Error: m.withoutPaths(err)}
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

@@ -37,6 +37,7 @@ import (
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
+	"borg/tell/hostpath"
 )
 
 // Config is what a Master needs.
@@ -81,6 +82,8 @@ type Config struct {
 	// Keeps what happened, for weeks; the master runs it, and whoever opened it closes
 	// it. Nil: there is what is in memory.
 	Journal *journal.Journal
+	// Directories of this process, which no user is told of.
+	HostPaths *hostpath.Dirs
 	// User who may change machines, members and what belongs to others, as long as
 	// nobody was granted that.
 	FirstAdmin string
@@ -213,13 +216,16 @@ func New(cfg Config) (*Master, error) {
 		Log:    shardView{m}, Borglets: shardView{m}, Master: shardView{m},
 		Heard: m.heardUsage, Left: m.leftMachine, Belief: m.belief, NowNs: cfg.MonotonicNs, Logger: cfg.Logger,
 	})
+	if cfg.Audit != nil {
+		cfg.Audit.KnowAdmins(m.hasAdmin)
+	}
 	cfg.Log.Subscribe((*ear)(m))
 	return m, nil
 }
 
 // Door is what a server that serves this master must be made with.
 func (m *Master) Door() door.Config {
-	return door.Config{Identity: m.cfg.Identity, Revoked: m.revoked, Admit: m.admitCall, Logger: m.cfg.Logger, Refused: m.callRefused, Called: func(c door.Call) { m.calls.Ended(c.Method, c.Stream, c.Code, c.Took) }}
+	return door.Config{Identity: m.cfg.Identity, Revoked: m.revoked, Admit: m.admitCall, Logger: m.cfg.Logger, HostPaths: m.cfg.HostPaths, Refused: m.callRefused, Called: func(c door.Call) { m.calls.Ended(c.Method, c.Stream, c.Code, c.Took) }}
 }
 
 // RegisterServices makes s serve this master. s must have been made with Door.
@@ -264,6 +270,7 @@ func (m *Master) Run(ctx context.Context) error {
 	}
 	if m.cfg.Journal != nil {
 		running.Go(func() { m.cfg.Journal.Run(ctx, m.cfg.Log) })
+		running.Go(func() { m.cfg.Journal.Thin(ctx) })
 		running.Go(func() { m.keepUsage(ctx) })
 	}
 	// The scheduler process, while elected.

@@ -146,7 +146,7 @@ func (a *memberAPI) change(ctx context.Context, verb string, replica uint64, loc
 			}
 			err = local(ctx, a.m.cfg.MemberChanges)
 			if _, ok := status.FromError(err); err != nil && !ok && grpcCode(err) == codes.Internal {
-				err = status.Error(codes.FailedPrecondition, err.Error())
+				err = status.Error(codes.FailedPrecondition, a.m.withoutPaths(err))
 			}
 			if err == nil {
 				a.m.noteDone(ctx, verb, fmt.Sprintf("replica %d", replica))

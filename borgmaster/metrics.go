@@ -81,10 +81,17 @@ var journalFigures = []pages.Figure{
 	{Name: "history_dropped_entries_total", Help: "Entries that the disk was too slow for, and that the history of this replica lacks."},
 	{Name: "history_failed_writes_total", Help: "Writes of the history that came to nothing."},
 	{Name: "history_bytes", Help: "Size of the history."},
+	{Name: "history_displaced_total", Help: "Events, requests and rows of the history that were dropped because their user passed his share."},
 	{Name: "usage_drafts", Help: "Copies and allocs of which this replica holds what others were told in windows that have not ended."},
 	{Name: "usage_unkept_total", Help: "Usage that machines told and that is in no window, because there were too many."},
 	{Name: "usage_drafts_refused_total", Help: "What others told in windows that have not ended and for which this replica had no room."},
 	{Name: "usage_rescued_rows_total", Help: "Rows that were made of what it held, because another replica fell silent or forgot it."},
+}
+
+// auditFigures are those of a replica that keeps an audit.
+var auditFigures = []pages.Figure{
+	{Name: "audit_bytes", Help: "Size of the audit: of what reached the log, and of what this replica alone refused.", Labels: []string{"journal"}},
+	{Name: "audit_dropped_records_total", Help: "Records of the audit that were dropped because their caller passed his share.", Labels: []string{"journal"}},
 }
 
 // collectors are all that a replica counts.
@@ -93,6 +100,9 @@ func (m *Master) collectors() []prometheus.Collector {
 	all = append(all, m.shard.Collectors()...)
 	if m.cfg.Journal != nil {
 		all = append(all, pages.NewFigures(program, journalFigures, m.readJournal))
+	}
+	if m.cfg.Audit != nil {
+		all = append(all, pages.NewFigures(program, auditFigures, m.readAudit))
 	}
 	if m.cfg.Insides != nil {
 		all = append(all, pages.NewFigures(program, insideFigures, m.readInsides))
@@ -169,10 +179,19 @@ func (m *Master) readJournal(r *pages.Reading) {
 	r.Set("history_dropped_entries_total", float64(s.Dropped))
 	r.Set("history_failed_writes_total", float64(s.Failed))
 	r.Set("history_bytes", float64(s.Bytes))
+	r.Set("history_displaced_total", float64(s.Displaced))
 	r.Set("usage_drafts", float64(s.Drafts))
 	r.Set("usage_unkept_total", float64(s.Unkept))
 	r.Set("usage_drafts_refused_total", float64(s.Unheld))
 	r.Set("usage_rescued_rows_total", float64(s.Rescued))
+}
+
+func (m *Master) readAudit(r *pages.Reading) {
+	s := m.cfg.Audit.Stats()
+	r.Set("audit_bytes", float64(s.LogBytes), "log")
+	r.Set("audit_bytes", float64(s.LocalBytes), "local")
+	r.Set("audit_dropped_records_total", float64(s.LogDropped), "log")
+	r.Set("audit_dropped_records_total", float64(s.LocalDropped), "local")
 }
 
 func (m *Master) readInsides(r *pages.Reading) {

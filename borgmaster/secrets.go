@@ -128,7 +128,7 @@ func (m *Master) keyError(err error) error {
 	if errors.As(err, &unknown) {
 		return status.Errorf(codes.FailedPrecondition, "replica %d: %v; an admin can mend that: borgcfg secret rotate-key", m.cfg.Replica, err)
 	}
-	return status.Error(codes.Internal, err.Error())
+	return m.internal(err)
 }
 
 // open yields the values of a user's secrets.
@@ -290,16 +290,16 @@ func (m *Master) takeNewKey(ctx context.Context, keys *cellkey.Ring, current str
 	} else {
 		key, err := cellkey.NewKey()
 		if err != nil {
-			return "", status.Error(codes.Internal, err.Error())
+			return "", m.internal(err)
 		}
 		if err := keys.Change(cellkey.NewRing(nil, key), nil); err != nil {
-			return "", status.Error(codes.Internal, err.Error())
+			return "", m.internal(err)
 		}
 		next = key.ID()
 	}
 	all, err := keys.Encode()
 	if err != nil {
-		return "", status.Error(codes.Internal, err.Error())
+		return "", m.internal(err)
 	}
 	if untold := m.tellKeys(ctx, &borgrpc.ChangeCellKeysRequest{Add: all}); len(untold) > 0 {
 		return "", status.Errorf(codes.FailedPrecondition, "every replica must have the new key before it is used, and some did not take it: %s; nothing has changed, try again when they answer", strings.Join(untold, "; "))
@@ -372,7 +372,7 @@ func (m *Master) dropOldKeys(ctx context.Context, keys *cellkey.Ring, current st
 	}
 	resp.Untold = m.tellKeys(ctx, &borgrpc.ChangeCellKeysRequest{Drop: resp.Dropped})
 	if err := keys.Change(nil, resp.Dropped); err != nil {
-		return status.Error(codes.Internal, err.Error())
+		return m.internal(err)
 	}
 	m.cfg.Logger.Info("cell keys dropped", "keys", resp.Dropped)
 	return nil
@@ -453,7 +453,7 @@ func (a *secretAPI) ChangeCellKeys(ctx context.Context, req *borgrpc.ChangeCellK
 		}
 	}
 	if err := m.cfg.Keys.Change(add, req.GetDrop()); err != nil {
-		return nil, status.Error(codes.Internal, err.Error())
+		return nil, m.internal(err)
 	}
 	m.cfg.Logger.Info("cell keys changed", "by", who.ID, "keys", m.cfg.Keys.IDs())
 	return &borgrpc.ChangeCellKeysResponse{Ids: m.cfg.Keys.IDs()}, nil

@@ -147,7 +147,19 @@ func Audit(r *borgpb.AuditRecord) string {
 		}
 		return cli.Visible(line + " (" + what + ": " + h.Why + ")")
 	}
+	if r.Drop != nil {
+		return cli.Visible(line + " (" + Dropped(r) + ")")
+	}
 	return cli.Visible(line + fmt.Sprintf(" %-12s ", cmp.Or(whoOf(r), "-")) + did(r))
+}
+
+// Dropped says how much of somebody's was dropped because it passed his share.
+func Dropped(r *borgpb.AuditRecord) string {
+	what := fmt.Sprintf("%d entries of %s from %s to %s were dropped", r.Drop.GetRecords(), cmp.Or(whoOf(r), "-"), moment(r.WallNs), moment(r.LastWallNs))
+	if times := r.Drop.GetTimes(); times > r.Drop.GetRecords() {
+		what += fmt.Sprintf(", which stood for %d", times)
+	}
+	return cli.Visible(what + ": more was kept of this caller than his share")
 }
 
 func whoOf(r *borgpb.AuditRecord) string {
@@ -164,7 +176,11 @@ func did(r *borgpb.AuditRecord) string {
 	}
 	switch {
 	case r.Refusal != nil:
-		line += " REFUSED " + Word(r.Refusal.Kind) + ": " + r.Refusal.Message
+		line += " REFUSED "
+		if r.Count > 1 {
+			line += fmt.Sprintf("%d times until %s ", r.Count, moment(r.LastWallNs))
+		}
+		line += Word(r.Refusal.Kind) + ": " + r.Refusal.Message
 	case r.Version != 0:
 		line += fmt.Sprintf(" done, version %d", r.Version)
 	default:
@@ -178,9 +194,6 @@ func did(r *borgpb.AuditRecord) string {
 	}
 	if r.Reason != "" {
 		line += "; because: " + r.Reason
-	}
-	if r.Others != 0 {
-		line += fmt.Sprintf("; and %d refusals before it that were too many to keep", r.Others)
 	}
 	return line
 }

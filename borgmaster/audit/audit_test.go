@@ -175,31 +175,36 @@ func TestDamageIsNoticed(t *testing.T) {
 	}
 }
 
+// bytesOf is the size of all files of a journal.
+func bytesOf(t *testing.T, dir, name string) (bytes int64, files int) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && strings.HasPrefix(e.Name(), name+".") {
+			bytes, files = bytes+info.Size(), files+1
+		}
+	}
+	return bytes, files
+}
+
 func TestJournalsAreBounded(t *testing.T) {
 	dir, now := t.TempDir(), aDay()
-	trail := trailAt(t, dir, now)
-	defer trail.Close()
-	trail.Log.journal.limits.bytes, trail.Log.journal.limits.fileBytes = 8000, 1000
-	size := func() (bytes int64, files int) {
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range entries {
-			if info, err := e.Info(); err == nil && strings.HasPrefix(e.Name(), "log.0") {
-				bytes, files = bytes+info.Size(), files+1
-			}
-		}
-		return bytes, files
+	trail, err := Open(Config{Dir: dir, Replica: 3, LogBytes: 8000, Now: func() time.Time { return *now }})
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer trail.Close()
 	for i := range 500 {
 		trail.Log.Applied(uint64(2+i), entryOf(t, fmt.Sprintf("j%d", i)), done)
-		if bytes, _ := size(); bytes > 8000 {
+		if bytes, _ := bytesOf(t, dir, "log"); bytes > 8000 {
 			t.Fatalf("after %d entries the journal has %d bytes, want at most 8000", i+1, bytes)
 		}
 	}
 	if got := tell(t, trail.Log); strings.Contains(got, "hole") || !strings.HasSuffix(got, "501.1:ann/j499") {
-		t.Errorf("after old files were dropped the audit is %q", got)
+		t.Errorf("after old records were dropped the audit is %q", got)
 	}
 	*now = now.Add((maxDays + 1) * oneDay)
 	for i := range 20 {
@@ -207,6 +212,9 @@ func TestJournalsAreBounded(t *testing.T) {
 	}
 	if got := tell(t, trail.Log); strings.Contains(got, "j499") {
 		t.Errorf("after %d days the audit is %q", maxDays+1, got)
+	}
+	if dropped := trail.Log.Dropped(); len(dropped) != 0 {
+		t.Errorf("what would be too old anyhow is told as dropped: %v", dropped)
 	}
 }
 
@@ -221,34 +229,61 @@ func TestLargeOpsAreHashed(t *testing.T) {
 	}
 }
 
-// TestFloodsAreCounted: whoever is refused all the time fills no journal.
-func TestFloodsAreCounted(t *testing.T) {
+// TestRefusalsAreCounted: refusals of one kind are one record with a count, what a
+// caller is refused beyond a number of objects is counted together, and what was done
+// is always kept.
+func TestRefusalsAreCounted(t *testing.T) {
 	now := aDay()
-	trail := trailAt(t, t.TempDir(), now)
-	defer trail.Close()
-	refuse := func(object string) {
-		trail.Local.Note(&borgpb.AuditRecord{Who: "mallory", Verb: "kill-job", Object: object, Refusal: &borgpb.Refusal{Kind: borgpb.RefusalKind_REFUSAL_KIND_PERMISSION}})
+	dir := t.TempDir()
+	trail := trailAt(t, dir, now)
+	defer func() { trail.Close() }()
+	refuse := func(who, verb, object string) {
+		trail.Local.Note(&borgpb.AuditRecord{Role: borgpb.Role_ROLE_USER, Who: who, Verb: verb, Object: object, Refusal: &borgpb.Refusal{Kind: borgpb.RefusalKind_REFUSAL_KIND_PERMISSION}})
 	}
+	begin := now.UnixNano()
 	for range 10_000 {
-		refuse(strings.Repeat("x", 5000) + "\xff")
+		refuse("mallory", "kill-job", strings.Repeat("x", 5000)+"\xff")
+		*now = now.Add(time.Millisecond)
 	}
-	// What was done is always kept.
-	trail.Local.Note(&borgpb.AuditRecord{Who: "root", Verb: "SaveCheckpoint"})
-	*now = now.Add(time.Second)
-	refuse("after")
-	var records []*borgpb.AuditRecord
-	if err := trail.Local.Each(func(r *borgpb.AuditRecord) error { records = append(records, r); return nil }); err != nil {
+	trail.Local.Note(&borgpb.AuditRecord{Role: borgpb.Role_ROLE_USER, Who: "root", Verb: "SaveCheckpoint"})
+	for i := range 5_000 {
+		refuse("mallory", "kill-job", fmt.Sprint("other", i))
+		refuse("mallory", fmt.Sprint("Verb", i), "x")
+	}
+	refuse("bob", "kill-job", "one")
+	*now = now.Add(refusalWindow)
+	refuse("mallory", "kill-job", "later")
+	// A crash: what was counted is on the disk.
+	trail = trailAt(t, dir, now)
+	var first, later *borgpb.AuditRecord
+	records, counted := map[string]int{}, map[string]uint64{}
+	if err := trail.Local.Each(func(r *borgpb.AuditRecord) error {
+		if first == nil {
+			first = r
+		}
+		later = r
+		records[r.Who]++
+		counted[r.Who] += r.Count
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
-	if len(records) != localBurst+2 {
-		t.Fatalf("%d records are kept, want %d", len(records), localBurst+2)
+	if first.Replica != 3 || first.WallNs != begin || first.LastWallNs != begin+9_999*int64(time.Millisecond) || first.Count != 10_000 || len(first.Object) != maxTextBytes {
+		t.Errorf("the first record is of replica %d at %d to %d, counts %d and has an object of %d bytes", first.Replica, first.WallNs, first.LastWallNs, first.Count, len(first.Object))
 	}
-	first, saved := records[0], records[localBurst]
-	if first.Replica != 3 || first.WallNs == 0 || len(first.Object) != maxTextBytes {
-		t.Errorf("the first record is of replica %d at %d with an object of %d bytes", first.Replica, first.WallNs, len(first.Object))
+	if want := uint64(20_001); counted["mallory"] != want || records["mallory"] > maxRefusalsOfShare+maxRefusalsByVerb+3 || records["mallory"] < maxRefusalsOfShare {
+		t.Errorf("%d records count %d refusals of mallory, want %d", records["mallory"], counted["mallory"], want)
 	}
-	if saved.Verb != "SaveCheckpoint" || saved.Others != 10_000-localBurst {
-		t.Errorf("after the flood: %v", saved)
+	told := map[string]int{}
+	if err := trail.Local.EachNewest(10, func(r *borgpb.AuditRecord) bool { return r.Who != "nobody" }, func(r *borgpb.AuditRecord) error {
+		told[r.Who]++
+		later = r
+		return nil
+	}); err != nil || told["root"] != 1 || told["bob"] != 1 || told["mallory"] != 8 || later.Object != "later" {
+		t.Errorf("of ten records these are told: %v (%v), the last is %v", told, err, later)
+	}
+	if records["root"] != 1 || records["bob"] != 1 || counted["bob"] != 1 || later.Object != "later" || later.Count != 1 {
+		t.Errorf("records %v count %v; the last is %v", records, counted, later)
 	}
 }
 

@@ -8,9 +8,15 @@
 // lost power) becomes a hole that it says aloud. What never reached the log is
 // kept by the replica that refused it, and by no other (Local).
 //
-// Both are journals: append-only, each batch chained to the one before by its
-// hash, bounded in bytes and days; the oldest go. A journal is no part of the
-// cell: it is in no checkpoint, and losing it changes nothing else.
+// Both are journals: each batch chained to the one before by its hash, bounded in
+// bytes and days. A journal is no part of the cell: it is in no checkpoint, and losing
+// it changes nothing else.
+//
+// The bytes are shared. Admins have a part of their own. Of the others, the callers who
+// take the most drop their oldest records until all of them take equally much, so that
+// a flood costs nobody else anything. What is dropped is counted for each caller and
+// told. A refusal has no effect, so it is kept as a hash, and repeated ones as a
+// count.
 //
 // It must not decide who may see what.
 package audit

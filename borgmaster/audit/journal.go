@@ -1,8 +1,7 @@
 package audit
 
 import (
-	"bufio"
-	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -11,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -29,14 +29,18 @@ const (
 	oneDay  = 24 * time.Hour
 )
 
-// A file of a journal is a magic, the hash of the last batch of the file before
-// it, and batches: length (4 bytes, big-endian), hash, data. The hash is SHA-256
-// over the hash before it and the data.
+// A file of a journal is a magic, the hash of the last batch before it, and frames. A
+// frame of a batch is length (4 bytes, big-endian), hash, data; the hash is SHA-256 over
+// the hash before it and the data. A frame whose length is one of these marks has no
+// data: it holds how often a refusal was repeated, or the hash that the next file
+// follows where batches before it were dropped.
 const (
-	fileMagic   = "borgaud1"
-	headBytes   = len(fileMagic) + sha256.Size
-	frameBytes  = 4 + sha256.Size
-	filePattern = "%s.%08d"
+	fileMagic  = "borgaud1"
+	headBytes  = len(fileMagic) + sha256.Size
+	frameBytes = 4 + sha256.Size
+
+	countMark = 1<<32 - 1
+	joinMark  = 1<<32 - 2
 )
 
 // limits bound a journal.
@@ -46,35 +50,66 @@ type limits struct {
 	age              time.Duration
 }
 
+// pool is the most that the records of admins, or those of everybody else, take. One
+// file's worth is left for a file that is being rewritten, and one for the file that
+// is written.
+func (l limits) pool(admins bool) int64 {
+	quarter := (l.bytes - 2*l.fileBytes) / 4
+	if admins {
+		return quarter
+	}
+	return 3 * quarter
+}
+
 // journal is batches of records in files. It may be used by many goroutines.
 type journal struct {
 	dir, name string
 	limits    limits
 	now       func() time.Time
+	// Held while old records are dropped; before mu.
+	dropping sync.Mutex
 
 	mu sync.Mutex
 	// Oldest first; the last one is written. Guarded by mu, as is all that
 	// follows.
-	files []journalFile
+	files []*journalFile
 	// The last file, open; nil: it is opened with the next batch.
 	open *os.File
 	// Hash of the last batch.
 	chain [sha256.Size]byte
 	// Something is not synced.
 	unsynced bool
-	// Room for the next batch, with its frame.
+	// Room for the next batches, with their frames.
 	buf []byte
+	// What was dropped of each share since it began to pass its bound.
+	dropped map[share]*borgpb.AuditRecord
+	// Records that were dropped since this process began.
+	drops uint64
 }
 
 // maxBufBytes is how much room is kept from one batch to the next.
 const maxBufBytes = 256 << 10
 
+// journalFile is one file. All but the last one never change: a file that lost records
+// is replaced by another one.
 type journalFile struct {
-	number uint64
-	bytes  int64
+	// The numbers of the files that it stands for, which are more than one after
+	// files that had become small were joined.
+	number, last uint64
+	bytes        int64
 	// When it was begun, or was there when the journal was opened; and when it was
 	// last written.
 	from, at time.Time
+	// Bytes of each share; nil: it was not read yet.
+	held tally
+	// It does not go on as it was written, and is left as it is.
+	damaged bool
+}
+
+// place is where the count of a refusal stands; zero: nowhere.
+type place struct {
+	number uint64
+	offset int64
 }
 
 // openJournal opens the journal of that name in dir, which is made when it is not
@@ -89,18 +124,25 @@ func openJournal(dir, name string, limits limits, now func() time.Time, last fun
 		return nil, fmt.Errorf("read the directory of the audit: %w", err)
 	}
 	for _, e := range entries {
-		var number uint64
+		f := &journalFile{}
 		rest, ok := strings.CutPrefix(e.Name(), name+".")
-		if _, err := fmt.Sscanf(rest, "%d", &number); !ok || err != nil || number == 0 {
+		if !ok || !f.named(rest) {
 			continue
 		}
 		info, err := e.Info()
 		if err != nil {
 			return nil, fmt.Errorf("read the directory of the audit: %w", err)
 		}
-		j.files = append(j.files, journalFile{number, info.Size(), info.ModTime(), info.ModTime()})
+		f.bytes, f.from, f.at = info.Size(), info.ModTime(), info.ModTime()
+		j.files = append(j.files, f)
 	}
-	slices.SortFunc(j.files, func(a, b journalFile) int { return int(int64(a.number) - int64(b.number)) })
+	if err := j.removeReplaced(); err != nil {
+		return nil, err
+	}
+	j.dropped = readDropped(j.droppedPath())
+	if err := os.Remove(j.tmpPath()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("remove what was left of the audit: %w", err)
+	}
 	if len(j.files) == 0 {
 		return j, nil
 	}
@@ -109,15 +151,20 @@ func openJournal(dir, name string, limits limits, now func() time.Time, last fun
 
 // resume goes on where the last file ends well.
 func (j *journal) resume(last func(*borgpb.AuditBatch)) error {
-	tail := &j.files[len(j.files)-1]
-	path := j.path(tail.number)
+	tail := j.files[len(j.files)-1]
+	path := j.path(tail)
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return fmt.Errorf("open the audit: %w", err)
 	}
 	r := &fileReader{r: io.NewSectionReader(f, 0, tail.bytes)}
 	var batch *borgpb.AuditBatch
-	err = r.each(func(b *borgpb.AuditBatch) error { batch = b; return nil })
+	tail.held = tally{}
+	err = r.each(func(b *borgpb.AuditBatch) error {
+		batch = b
+		tail.held[shareOf(b.Records[0])] += r.frame
+		return nil
+	})
 	if batch != nil {
 		last(batch)
 	}
@@ -129,71 +176,178 @@ func (j *journal) resume(last func(*borgpb.AuditBatch)) error {
 	if err != nil {
 		// The end of a crash, or worse: it is left as it is, and told as a hole. The
 		// next batch begins the next file.
+		tail.setDamaged()
 		return f.Close()
 	}
 	j.open = f
 	return nil
 }
 
-func (j *journal) path(number uint64) string {
-	return filepath.Join(j.dir, fmt.Sprintf(filePattern, j.name, number))
+func (j *journal) path(f *journalFile) string {
+	name := fmt.Sprintf("%s.%08d", j.name, f.number)
+	if f.last != f.number {
+		name += fmt.Sprintf("-%08d", f.last)
+	}
+	return filepath.Join(j.dir, name)
 }
 
-// append writes a batch. When it returns without an error, the batch outlives
-// this process; it outlives the machine once it is synced.
-func (j *journal) append(batch *borgpb.AuditBatch) error {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	frame, err := proto.MarshalOptions{}.MarshalAppend(slices.Grow(j.buf[:0], frameBytes)[:frameBytes], batch)
-	if err != nil {
-		return fmt.Errorf("encode an audit record: %w", err)
+// named reads the numbers off the name of a file.
+func (f *journalFile) named(text string) bool {
+	first, last, joined := strings.Cut(text, "-")
+	var err error
+	if f.number, err = strconv.ParseUint(first, 10, 64); err != nil {
+		return false
 	}
-	if j.buf = frame; cap(frame) > maxBufBytes {
-		j.buf = nil
+	if f.last = f.number; joined {
+		f.last, err = strconv.ParseUint(last, 10, 64)
 	}
-	if err := j.room(int64(len(frame))); err != nil {
-		return err
+	return err == nil && f.number > 0 && f.last >= f.number
+}
+
+// removeReplaced sorts the files and removes those that a joined one stands for: the
+// process ended between the two.
+func (j *journal) removeReplaced() error {
+	slices.SortFunc(j.files, func(a, b *journalFile) int {
+		return cmp.Or(cmp.Compare(a.number, b.number), -cmp.Compare(a.last, b.last))
+	})
+	through := uint64(0)
+	for i := 0; i < len(j.files); {
+		f := j.files[i]
+		if f.number > through {
+			through = f.last
+			i++
+			continue
+		}
+		if err := os.Remove(j.path(f)); err != nil {
+			return fmt.Errorf("remove a file of the audit that was replaced: %w", err)
+		}
+		j.files = slices.Delete(j.files, i, i+1)
 	}
-	file := &j.files[len(j.files)-1]
-	data := frame[frameBytes:]
-	hash := chained(j.chain, data)
-	binary.BigEndian.PutUint32(frame, uint32(len(data)))
-	copy(frame[4:], hash[:])
-	if _, err := j.open.WriteAt(frame, file.bytes); err != nil {
-		// What was written of it is written over by the next one.
-		return fmt.Errorf("write an audit record: %w", err)
-	}
-	file.bytes += int64(len(frame))
-	file.at = j.now()
-	j.chain, j.unsynced = hash, true
 	return nil
 }
 
-// room makes sure that a file is open which takes so many bytes more, and drops
-// the oldest files. The caller holds mu.
-func (j *journal) room(bytes int64) error {
-	if j.open != nil && (j.files[len(j.files)-1].bytes+bytes > j.limits.fileBytes || j.now().Sub(j.files[len(j.files)-1].from) > oneDay) {
-		if err := errors.Join(j.open.Sync(), j.open.Close()); err != nil {
-			j.open = nil
-			return fmt.Errorf("close a file of the audit: %w", err)
+// append writes batches, of one record or several of the same share each. When it
+// returns without an error, they outlive this process; they outlive the machine once
+// they are synced. It returns the place of the count of each batch that is a refusal.
+func (j *journal) append(batches ...*borgpb.AuditBatch) ([]place, error) {
+	for tries := 0; ; tries++ {
+		places, full, err := j.tryAppend(batches, tries == maxTries)
+		if err != nil || !full {
+			return places, err
 		}
-		j.open = nil
+		if err := j.drop(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// maxTries is how often room is made for batches. What is larger than a file is written
+// all the same, and the next ones make room for it.
+const maxTries = 3
+
+// tryAppend is append, unless there is no room before old records are dropped. It does not
+// ask with force.
+func (j *journal) tryAppend(batches []*borgpb.AuditBatch, force bool) (places []place, full bool, err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	data, held, counts, chain := j.buf[:0], tally{}, make([]int, len(batches)), j.chain
+	for i, b := range batches {
+		at := len(data)
+		data, err = proto.MarshalOptions{}.MarshalAppend(slices.Grow(data, frameBytes)[:at+frameBytes], b)
+		if err != nil {
+			return nil, false, fmt.Errorf("encode an audit record: %w", err)
+		}
+		chain = chained(chain, data[at+frameBytes:])
+		putFrame(data[at:], uint32(len(data)-at-frameBytes), chain)
+		if r := b.Records[0]; r.Refusal != nil {
+			counts[i] = len(data)
+			data = counter{1, r.WallNs}.appendTo(data)
+		}
+		held[shareOf(b.Records[0])] += int64(len(data) - at)
+	}
+	if j.buf = data; cap(data) > maxBufBytes {
+		j.buf = nil
+	}
+	more := int64(len(data))
+	if full, err := j.room(more, force); err != nil || full {
+		return nil, full, err
+	}
+	file := j.files[len(j.files)-1]
+	if _, err := j.open.WriteAt(data, file.bytes); err != nil {
+		// What was written of it is written over by the next one.
+		return nil, false, fmt.Errorf("write an audit record: %w", err)
+	}
+	places = make([]place, len(batches))
+	for i, at := range counts {
+		if at > 0 {
+			places[i] = place{file.number, file.bytes + int64(at)}
+		}
+	}
+	for s, n := range held {
+		file.held[s] += n
+	}
+	file.bytes += more
+	file.at = j.now()
+	j.chain, j.unsynced = chain, true
+	return places, false, nil
+}
+
+func putFrame(frame []byte, length uint32, hash [sha256.Size]byte) {
+	binary.BigEndian.PutUint32(frame, length)
+	copy(frame[4:], hash[:])
+}
+
+// room makes sure that a file is open which takes so many bytes more, and drops the
+// files that are too old. It reports whether records must be dropped first. The caller
+// holds mu.
+func (j *journal) room(bytes int64, force bool) (full bool, err error) {
+	if j.open != nil && (j.files[len(j.files)-1].bytes+bytes > j.limits.fileBytes || j.now().Sub(j.files[len(j.files)-1].from) > oneDay) {
+		if err := j.seal(); err != nil {
+			return false, err
+		}
+	}
+	if err := j.dropAged(); err != nil {
+		return false, err
+	}
+	// A file that is rewritten needs room meanwhile, and so does what was dropped.
+	if !force && j.total()+int64(headBytes)+bytes > j.limits.bytes-j.limits.fileBytes*9/8 && len(j.files) > 1 {
+		return true, nil
 	}
 	if j.open == nil {
-		if err := j.next(); err != nil {
-			return err
-		}
+		return false, j.next()
 	}
-	return j.dropOld(bytes)
+	return false, nil
+}
+
+// seal ends the file that is written. The caller holds mu.
+func (j *journal) seal() error {
+	if j.open == nil {
+		return nil
+	}
+	err := errors.Join(j.open.Sync(), j.open.Close())
+	j.open = nil
+	if err != nil {
+		return fmt.Errorf("close a file of the audit: %w", err)
+	}
+	return nil
+}
+
+// total is the size of all files. The caller holds mu.
+func (j *journal) total() (bytes int64) {
+	for _, f := range j.files {
+		bytes += f.bytes
+	}
+	return bytes
 }
 
 // next begins the next file. The caller holds mu.
 func (j *journal) next() error {
-	number := uint64(1)
+	file := &journalFile{number: 1, bytes: int64(headBytes), from: j.now(), at: j.now(), held: tally{}}
 	if len(j.files) > 0 {
-		number = j.files[len(j.files)-1].number + 1
+		file.number = j.files[len(j.files)-1].last + 1
 	}
-	f, err := os.OpenFile(j.path(number), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	file.last = file.number
+	f, err := os.OpenFile(j.path(file), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return fmt.Errorf("begin a file of the audit: %w", err)
 	}
@@ -201,25 +355,43 @@ func (j *journal) next() error {
 		return errors.Join(fmt.Errorf("begin a file of the audit: %w", err), f.Close(), os.Remove(f.Name()))
 	}
 	j.open = f
-	j.files = append(j.files, journalFile{number, int64(headBytes), j.now(), j.now()})
+	j.files = append(j.files, file)
 	return nil
 }
 
-// dropOld removes what is beyond the bounds, never the file that is written. The
+// dropAged removes the files that are too old, never the one that is written. The
 // caller holds mu.
-func (j *journal) dropOld(more int64) error {
-	total := more
-	for _, f := range j.files {
-		total += f.bytes
-	}
-	for len(j.files) > 1 && (total > j.limits.bytes || j.now().Sub(j.files[0].at) > j.limits.age) {
-		if err := os.Remove(j.path(j.files[0].number)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("drop the oldest file of the audit: %w", err)
+func (j *journal) dropAged() error {
+	for len(j.files) > 1 && j.now().Sub(j.files[0].at) > j.limits.age {
+		if err := j.removeOldest(); err != nil {
+			return err
 		}
-		total -= j.files[0].bytes
-		j.files = slices.Delete(j.files, 0, 1)
 	}
 	return nil
+}
+
+// removeOldest removes the oldest file. The caller holds mu.
+func (j *journal) removeOldest() error {
+	if err := os.Remove(j.path(j.files[0])); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("drop the oldest file of the audit: %w", err)
+	}
+	j.files = slices.Delete(j.files, 0, 1)
+	return nil
+}
+
+// recount writes the count of a refusal anew. It reports whether it could: not once its
+// file is no longer the one that is written.
+func (j *journal) recount(at place, c counter) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.open == nil || j.files[len(j.files)-1].number != at.number {
+		return false
+	}
+	if _, err := j.open.WriteAt(c.appendTo(nil), at.offset); err != nil {
+		return false
+	}
+	j.unsynced = true
+	return true
 }
 
 // sync makes what was written outlive the machine.
@@ -241,124 +413,5 @@ func (j *journal) sync() error {
 func (j *journal) close() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.open == nil {
-		return nil
-	}
-	err := errors.Join(j.open.Sync(), j.open.Close())
-	j.open = nil
-	return err
-}
-
-// each calls f with every batch, oldest first. What is appended meanwhile may be
-// missing. A damaged file is told as a hole.
-func (j *journal) each(f func(*borgpb.AuditBatch) error) error {
-	opened, err := j.reading()
-	defer func() {
-		for _, o := range opened {
-			o.f.Close()
-		}
-	}()
-	if err != nil {
-		return err
-	}
-	for i, o := range opened {
-		r := &fileReader{r: io.NewSectionReader(o.f, 0, o.bytes)}
-		err := r.each(f)
-		var bad *damagedError
-		if errors.As(err, &bad) {
-			why := fmt.Sprintf("%s is damaged from byte %d on", filepath.Base(o.f.Name()), r.good)
-			err = f(&borgpb.AuditBatch{Records: []*borgpb.AuditRecord{{Hole: &borgpb.AuditHole{Why: why}}}})
-		}
-		if err == nil && i+1 < len(opened) && !opened[i+1].follows(r.chain) {
-			why := fmt.Sprintf("%s does not follow %s: something between them is gone", filepath.Base(opened[i+1].f.Name()), filepath.Base(o.f.Name()))
-			err = f(&borgpb.AuditBatch{Records: []*borgpb.AuditRecord{{Hole: &borgpb.AuditHole{Why: why}}}})
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-type openFile struct {
-	f     *os.File
-	bytes int64
-}
-
-// follows says whether a file begins where the chain stood.
-func (o openFile) follows(chain [sha256.Size]byte) bool {
-	head := make([]byte, headBytes)
-	_, err := o.f.ReadAt(head, 0)
-	return err == nil && bytes.Equal(head[len(fileMagic):], chain[:])
-}
-
-// reading opens all files, so that none is dropped while it is read.
-func (j *journal) reading() ([]openFile, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	var opened []openFile
-	for _, file := range j.files {
-		f, err := os.Open(j.path(file.number))
-		if err != nil {
-			return opened, fmt.Errorf("read the audit: %w", err)
-		}
-		opened = append(opened, openFile{f, file.bytes})
-	}
-	return opened, nil
-}
-
-// damagedError says that a file does not go on as it was written.
-type damagedError struct{ why string }
-
-func (e *damagedError) Error() string { return e.why }
-
-// fileReader reads one file.
-type fileReader struct {
-	r io.Reader
-	// How far it was right, and the hash there.
-	good  int64
-	chain [sha256.Size]byte
-}
-
-func (r *fileReader) each(f func(*borgpb.AuditBatch) error) error {
-	buffered := bufio.NewReader(r.r)
-	head := make([]byte, headBytes)
-	if _, err := io.ReadFull(buffered, head); err != nil || string(head[:len(fileMagic)]) != fileMagic {
-		return &damagedError{"no head"}
-	}
-	copy(r.chain[:], head[len(fileMagic):])
-	r.good = int64(headBytes)
-	frame := make([]byte, frameBytes)
-	for {
-		if _, err := io.ReadFull(buffered, frame); err == io.EOF {
-			return nil
-		} else if err != nil {
-			return &damagedError{"half a frame"}
-		}
-		size := binary.BigEndian.Uint32(frame)
-		if size > maxBatchBytes {
-			return &damagedError{"a frame that is too long"}
-		}
-		data := make([]byte, size)
-		if _, err := io.ReadFull(buffered, data); err != nil {
-			return &damagedError{"half a batch"}
-		}
-		hash := chained(r.chain, data)
-		batch := new(borgpb.AuditBatch)
-		if !bytes.Equal(hash[:], frame[4:]) || proto.Unmarshal(data, batch) != nil {
-			return &damagedError{"a batch that was not written so"}
-		}
-		r.chain = hash
-		r.good += int64(frameBytes) + int64(size)
-		if err := f(batch); err != nil {
-			return err
-		}
-	}
-}
-
-func chained(before [sha256.Size]byte, data []byte) [sha256.Size]byte {
-	h := sha256.New()
-	h.Write(before[:])
-	h.Write(data)
-	return [sha256.Size]byte(h.Sum(nil))
+	return j.seal()
 }

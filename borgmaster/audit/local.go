@@ -2,7 +2,8 @@ package audit
 
 import (
 	"log/slog"
-	"strings"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,12 +15,6 @@ const (
 	// reached the log.
 	maxLocalBytes     = 16 << 20
 	maxLocalFileBytes = 2 << 20
-	// localPerSecond is how many are written down in a second, and how many more
-	// at once after a time of rest; of the others only the number is kept.
-	localPerSecond = 20
-	localBurst     = 200
-	// maxTextBytes is the most of each text that is kept.
-	maxTextBytes = 1 << 10
 )
 
 // Local keeps what this replica alone knows of: what it refused before the log,
@@ -31,59 +26,72 @@ type Local struct {
 	now     func() time.Time
 
 	mu sync.Mutex
-	// How many may be written down now, and as of when. Guarded by mu.
-	allowed float64
-	at      time.Time
-	// Refusals that were not; guarded by mu.
-	others uint32
+	// Guarded by mu.
+	refusals refusals
 	// Guarded by mu.
 	complained time.Time
 }
 
 func openLocal(config Config) (*Local, error) {
-	l := &Local{replica: config.Replica, logger: config.Logger, now: config.Now, allowed: localBurst, at: config.Now()}
+	l := &Local{replica: config.Replica, logger: config.Logger, now: config.Now}
 	var err error
-	l.journal, err = openJournal(config.Dir, "local", limits{maxLocalBytes, maxLocalFileBytes, maxDays * oneDay}, config.Now, func(*borgpb.AuditBatch) {})
+	l.journal, err = openJournal(config.Dir, "local", limits{config.LocalBytes, min(maxLocalFileBytes, config.LocalBytes/filesAtLeast), maxDays * oneDay}, config.Now, func(*borgpb.AuditBatch) {})
+	l.refusals = newRefusals(l.journal)
 	return l, err
 }
 
-// Note keeps a record; the replica and the time are filled in. Refusals beyond
-// what is written down in a second are counted in the next one that is.
+// Note keeps a record; the replica and the time are filled in. A refusal may be counted
+// in the record of one before it.
 func (l *Local) Note(r *borgpb.AuditRecord) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
-	l.allowed = min(l.allowed+localPerSecond*max(now.Sub(l.at).Seconds(), 0), localBurst)
-	l.at = now
-	if l.allowed < 1 && r.Refusal != nil {
-		l.others++
-		return
-	}
-	l.allowed = max(l.allowed-1, 0)
-	r.Replica, r.WallNs, r.Others = l.replica, now.UnixNano(), l.others
-	for _, text := range []*string{&r.Who, &r.Verb, &r.Object, &r.Command, &r.ConfigHash, &r.Reason, &r.RequestId} {
-		*text = clip(*text)
-	}
-	if r.Refusal != nil {
-		r.Refusal = &borgpb.Refusal{Kind: r.Refusal.Kind, Object: clip(r.Refusal.Object), Message: clip(r.Refusal.Message), Field: clip(r.Refusal.Field)}
-	}
-	if err := l.journal.append(&borgpb.AuditBatch{Records: []*borgpb.AuditRecord{r}}); err != nil {
-		if now.Sub(l.complained) >= complainPeriod {
-			l.complained = now
-			l.logger.Error("a refusal is not kept for the audit", "err", err)
+	r.Replica, r.WallNs = l.replica, now.UnixNano()
+	if r.Refusal == nil {
+		for _, text := range []*string{&r.Who, &r.Verb, &r.Object, &r.Command, &r.ConfigHash, &r.Reason, &r.RequestId} {
+			*text = clip(*text)
 		}
-		return
 	}
-	l.others = 0
-}
-
-// clip bounds a text that was never checked.
-func clip(text string) string {
-	if len(text) > maxTextBytes {
-		text = strings.ToValidUTF8(text[:maxTextBytes], "")
+	err := l.refusals.write(l.journal, []*borgpb.AuditRecord{r})
+	if err != nil && now.Sub(l.complained) >= complainPeriod {
+		l.complained = now
+		l.logger.Error("a refusal is not kept for the audit", "err", err)
 	}
-	return strings.ToValidUTF8(text, "\ufffd")
 }
 
 // Each calls f with every record that is held, oldest first.
 func (l *Local) Each(f func(*borgpb.AuditRecord) error) error { return l.journal.eachRecord(f) }
+
+// EachNewest calls f with at most so many records that match, oldest first. When there are
+// more, those who have the most are told their newest alone.
+func (l *Local) EachNewest(most int, match func(*borgpb.AuditRecord) bool, f func(*borgpb.AuditRecord) error) error {
+	count := map[share]int64{}
+	if err := l.Each(func(r *borgpb.AuditRecord) error {
+		if match(r) {
+			count[shareOf(r)]++
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	level := Level(slices.Collect(maps.Values(count)), int64(most))
+	return l.Each(func(r *borgpb.AuditRecord) error {
+		if !match(r) {
+			return nil
+		}
+		s := shareOf(r)
+		if count[s]--; count[s] >= level {
+			return nil
+		}
+		return f(r)
+	})
+}
+
+// Dropped is what was dropped of callers who passed their share.
+func (l *Local) Dropped() []*borgpb.AuditRecord {
+	all := l.journal.told()
+	for _, d := range all {
+		d.Replica = l.replica
+	}
+	return all
+}

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -15,12 +16,16 @@ import (
 	"time"
 
 	"borg/proto/borgpb"
+	"borg/tell/hostpath"
 )
 
 const (
-	// maxLogBytes and maxLogFileBytes bound what a replica keeps of the log.
+	// maxLogBytes and maxLogFileBytes bound what a replica keeps of the log. A quarter
+	// is for admins.
 	maxLogBytes     = 256 << 20
 	maxLogFileBytes = 8 << 20
+	// A journal has at least so many files before anything is dropped.
+	filesAtLeast = 8
 	// A journal is synced so often.
 	syncPeriod = time.Second
 	// A disk that takes nothing is told of so often.
@@ -39,6 +44,9 @@ type Config struct {
 	Dir string
 	// Who keeps it.
 	Replica uint64
+	// The most bytes of what reached the log, and of what did not; 0: maxLogBytes and
+	// maxLocalBytes.
+	LogBytes, LocalBytes int64
 	// The wall clock; nil: the machine's.
 	Now func() time.Time
 	// Nil: silent.
@@ -53,6 +61,7 @@ func Open(config Config) (*Trail, error) {
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
+	config.LogBytes, config.LocalBytes = cmp.Or(config.LogBytes, maxLogBytes), cmp.Or(config.LocalBytes, maxLocalBytes)
 	log, err := openLog(config)
 	if err != nil {
 		return nil, err
@@ -64,8 +73,17 @@ func Open(config Config) (*Trail, error) {
 	return &Trail{Log: log, Local: local}, nil
 }
 
-// Run syncs the journals now and then, until ctx ends.
+// KnowAdmins has f tell who is an admin, before anything is kept. Records of admins are
+// bounded apart from those of others.
+func (t *Trail) KnowAdmins(f func(user string) bool) { t.Log.isAdmin = f }
+
+// Run syncs the journals now and then, and drops what is over, until ctx ends.
 func (t *Trail) Run(ctx context.Context) {
+	for _, j := range []*journal{t.Log.journal, t.Local.journal} {
+		if err := j.weighAll(); err != nil {
+			t.Log.complain(err)
+		}
+	}
 	tick := time.NewTicker(syncPeriod)
 	defer tick.Stop()
 	for {
@@ -74,7 +92,13 @@ func (t *Trail) Run(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		if err := errors.Join(t.Log.sync(), t.Local.journal.sync()); err != nil {
+		err := errors.Join(t.Log.sync(), t.Local.journal.sync())
+		for _, j := range []*journal{t.Log.journal, t.Local.journal} {
+			if j.isOver() {
+				err = errors.Join(err, j.drop())
+			}
+		}
+		if err != nil {
 			t.Log.complain(err)
 		}
 	}
@@ -89,6 +113,8 @@ type Log struct {
 	journal *journal
 	logger  *slog.Logger
 	now     func() time.Time
+	// Tells who is an admin; nil: nobody is.
+	isAdmin func(user string) bool
 	// Up to where the log was seen, written down: index, and its hash.
 	mark *os.File
 
@@ -102,6 +128,8 @@ type Log struct {
 	// What of it outlives the machine. Guarded by mu.
 	synced uint64
 	// Guarded by mu.
+	refusals refusals
+	// Guarded by mu.
 	complained time.Time
 }
 
@@ -109,7 +137,7 @@ func openLog(config Config) (*Log, error) {
 	// The log of a new cell begins after index 1.
 	l := &Log{logger: config.Logger, now: config.Now, through: 1}
 	var err error
-	l.journal, err = openJournal(config.Dir, "log", limits{maxLogBytes, maxLogFileBytes, maxDays * oneDay}, config.Now, func(b *borgpb.AuditBatch) {
+	l.journal, err = openJournal(config.Dir, "log", limits{config.LogBytes, min(maxLogFileBytes, config.LogBytes/filesAtLeast), maxDays * oneDay}, config.Now, func(b *borgpb.AuditBatch) {
 		for _, r := range b.GetRecords() {
 			l.through = max(l.through, r.GetIndex(), r.GetHole().GetTo())
 		}
@@ -117,6 +145,7 @@ func openLog(config Config) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
+	l.refusals = newRefusals(l.journal)
 	path := filepath.Join(config.Dir, "log.through")
 	if l.mark, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return nil, errors.Join(fmt.Errorf("open the audit: %w", err), l.journal.close())
@@ -141,15 +170,18 @@ func (l *Log) Applied(index uint64, entry []byte, results []*borgpb.Result) []*b
 	if index <= l.through {
 		return asked
 	}
-	batch := &borgpb.AuditBatch{Records: asked}
+	records := asked
+	for _, r := range asked {
+		r.Admin = r.Role == borgpb.Role_ROLE_USER && l.isAdmin != nil && l.isAdmin(r.Who)
+	}
 	if index > l.through+1 {
 		why := "this replica kept none at that time"
 		if l.failed != nil {
-			why = "it could not be written: " + l.failed.Error()
+			why = "it could not be written: " + hostpath.Text(l.failed)
 		}
-		batch.Records = append([]*borgpb.AuditRecord{l.hole(l.through+1, index-1, why)}, batch.Records...)
+		records = append([]*borgpb.AuditRecord{l.hole(l.through+1, index-1, why)}, asked...)
 	}
-	l.write(index, batch)
+	l.write(index, records)
 	return asked
 }
 
@@ -160,23 +192,20 @@ func (l *Log) Restored(index uint64) {
 	if index <= l.through {
 		return
 	}
-	l.write(index, &borgpb.AuditBatch{Records: []*borgpb.AuditRecord{
+	l.write(index, []*borgpb.AuditRecord{
 		l.hole(l.through+1, index, "this replica was given a checkpoint instead of the log; another one may know"),
-	}})
+	})
 }
 
 func (l *Log) hole(from, to uint64, why string) *borgpb.AuditRecord {
 	return &borgpb.AuditRecord{Index: to, WallNs: l.now().UnixNano(), Hole: &borgpb.AuditHole{From: from, To: to, Why: why}}
 }
 
-// write keeps a batch that stands for the log up to index. What cannot be written
+// write keeps records that stand for the log up to index. What cannot be written
 // holds nobody up: it becomes a hole as soon as something can. The caller holds
 // mu.
-func (l *Log) write(index uint64, batch *borgpb.AuditBatch) {
-	var err error
-	if len(batch.Records) > 0 {
-		err = l.journal.append(batch)
-	}
+func (l *Log) write(index uint64, records []*borgpb.AuditRecord) {
+	err := l.refusals.write(l.journal, records)
 	if err == nil {
 		_, err = l.mark.WriteAt(markOf(index), 0)
 	}
@@ -186,6 +215,23 @@ func (l *Log) write(index uint64, batch *borgpb.AuditBatch) {
 		return
 	}
 	l.through, l.failed = index, nil
+}
+
+// Dropped is what was dropped of callers who passed their share.
+func (l *Log) Dropped() []*borgpb.AuditRecord { return l.journal.told() }
+
+// Stats is what the journals hold: bytes, and records that were dropped since this
+// process began because a caller passed his share.
+type Stats struct {
+	LogBytes, LocalBytes     int64
+	LogDropped, LocalDropped uint64
+}
+
+// Stats tells what the journals hold.
+func (t *Trail) Stats() (s Stats) {
+	s.LogBytes, s.LogDropped = t.Log.journal.size()
+	s.LocalBytes, s.LocalDropped = t.Local.journal.size()
+	return s
 }
 
 // Each calls f with every record that is held, in the order of the log.

@@ -140,7 +140,7 @@ func pick[T any](r *rand.Rand, list ...T) T { return list[r.IntN(len(list))] }
 // log everything that people asked for, and puts in the place of it what the
 // audit says that they did: the cell comes to the same state. Without it, it does
 // not. So nothing that people changed is missing in the audit, and nothing is in
-// it that did not happen.
+// it that did not happen. What was refused changed nothing: the audit has its number.
 func TestTheAuditIsWhatPeopleChanged(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	if s := os.Getenv("BORG_AUDIT_SEED"); s != "" {
@@ -159,13 +159,14 @@ func TestTheAuditIsWhatPeopleChanged(t *testing.T) {
 		w.step()
 	}
 	did := make(map[[2]uint64][]byte)
-	refused := 0
+	refused, wereRefused := uint64(0), uint64(0)
 	err := trail.Log.Each(func(r *borgpb.AuditRecord) error {
 		if r.Hole != nil || r.WallNs == 0 || r.Command == "" || r.Reason == "" || r.Verb == "" || r.Who == "" {
 			t.Errorf("a record lacks something: %v", r)
 		}
 		if r.Refusal != nil {
-			refused++
+			refused += r.Count
+			return nil
 		}
 		did[[2]uint64{r.Index, uint64(r.N)}] = r.Op
 		return nil
@@ -173,8 +174,8 @@ func TestTheAuditIsWhatPeopleChanged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(did) < 500 || refused == 0 {
-		t.Errorf("the audit has %d records of which %d are refused, want hundreds and some", len(did), refused)
+	if len(did) < 200 {
+		t.Errorf("the audit has %d records of what was done, want hundreds", len(did))
 	}
 	with, without := cell.New("replayed", 1), cell.New("replayed", 1)
 	for _, e := range w.entries {
@@ -185,7 +186,11 @@ func TestTheAuditIsWhatPeopleChanged(t *testing.T) {
 			if err := proto.Unmarshal(data, op); err != nil {
 				t.Fatal(err)
 			}
-			if op.RequestId == "" {
+			if e.results[n].Refusal != nil && op.RequestId != "" && !e.results[n].Repeated {
+				// The cell remembers that it has refused it.
+				audited.Ops = append(audited.Ops, data)
+				wereRefused++
+			} else if op.RequestId == "" {
 				audited.Ops, own.Ops = append(audited.Ops, data), append(own.Ops, data)
 			} else if data, ok := did[[2]uint64{e.index, uint64(n)}]; ok {
 				audited.Ops = append(audited.Ops, data)
@@ -195,6 +200,9 @@ func TestTheAuditIsWhatPeopleChanged(t *testing.T) {
 		}
 		apply(t, with, e.index, audited)
 		apply(t, without, e.index, own)
+	}
+	if refused != wereRefused || refused == 0 {
+		t.Errorf("the audit counts %d refusals, want %d, and some", refused, wereRefused)
 	}
 	if got, want := with.Digest(), w.c.Digest(); got != want {
 		t.Errorf("the cell replayed from the audit has the digest %x, want %x", got, want)

@@ -11,8 +11,11 @@
 // bounded size, and written by a goroutine of the journal. What did not fit, could
 // not be written, or was never seen is told as a gap, with the reason. An entry that
 // is applied again after a restart is not written twice. Damage in a file costs
-// what is damaged and no more, and is told. Files go, oldest first, by age and by
-// bytes.
+// what is damaged and no more, and is told. Files go, oldest first, by age. Before the
+// bytes are used up, whoever has more in the files than his part loses his oldest: the
+// files are written again without it, and it is told how much of whom was dropped. The
+// users' parts are as large as they can be so that all together fit; what is of machines
+// and of the cell counts as one more user's.
 //
 // A journal is no part of the cell: it is in no checkpoint, and losing it changes
 // nothing else.

@@ -19,6 +19,7 @@ import (
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
+	"borg/tell/hostpath"
 )
 
 const (
@@ -126,6 +127,9 @@ type Stats struct {
 	Unkept, Unheld int64
 	Bytes          int64
 	Files          int
+	// Events, requests and rows that were dropped since the process began because their
+	// user passed his share.
+	Displaced int64
 }
 
 // Viewer shows the cell between two entries of the log.
@@ -273,6 +277,25 @@ func (j *Journal) Run(ctx context.Context, log Viewer) {
 	}
 }
 
+// Thin makes room, now and then until ctx ends, before the oldest files go.
+func (j *Journal) Thin(ctx context.Context) {
+	tick := time.NewTicker(writePeriod)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := j.store.thin(); err != nil {
+			j.complain(err)
+		}
+	}
+}
+
+// Dropped is what was dropped of users who passed their share.
+func (j *Journal) Dropped() []*borgpb.AuditRecord { return j.store.told() }
+
 // Flush writes all that waits.
 func (j *Journal) Flush(log Viewer) {
 	j.writing.Lock()
@@ -367,7 +390,7 @@ func (j *Journal) lose(gaps []*borgpb.AuditHole, through uint64, err error) {
 			j.gap(g.From, g.To, g.Why)
 		}
 	}
-	j.gap(j.through+1, through, "it could not be written: "+err.Error())
+	j.gap(j.through+1, through, "it could not be written: "+hostpath.Text(err))
 	j.gaps = append(j.gaps, rest...)
 	j.mu.Unlock()
 	j.through = through
@@ -551,7 +574,7 @@ func (j *Journal) Stats() Stats {
 	j.usageMu.Lock()
 	s.Unkept = j.windows.lost
 	j.usageMu.Unlock()
-	s.Bytes, s.Files = j.store.size()
+	s.Bytes, s.Files, s.Displaced = j.store.size()
 	return s
 }
 

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"borg/borgmaster/audit"
 	"borg/proto/borgpb"
 )
 
@@ -38,6 +39,10 @@ type store struct {
 	fileBytes int64
 	keep      time.Duration
 	now       func() time.Time
+	// Held while room is made; before mu.
+	thinning sync.Mutex
+	// When a file was looked at ahead. Guarded by thinning.
+	weighed time.Time
 
 	mu sync.Mutex
 	// Oldest first; the last one is written. Guarded by mu, as is all that follows.
@@ -49,6 +54,9 @@ type store struct {
 	buf []byte
 	// What was wrong with the last file when it was opened.
 	cutBytes int64
+	// What was dropped of each user, and how much of it since this process began.
+	dropped map[string]*borgpb.AuditRecord
+	drops   uint64
 }
 
 // file is one file of a store.
@@ -59,6 +67,8 @@ type file struct {
 	from, at time.Time
 	// Its sparse index; nil: it is in the file's index file, or must be made.
 	marks []mark
+	// Bytes of each user in it; nil: it was not looked at yet.
+	held shares
 }
 
 // mark says what is in a stretch of a file.
@@ -71,7 +81,7 @@ type mark struct {
 // openStore opens the files in dir, which is made when it is not there. The torn end
 // of the last one is cut off. each is called with the blocks of the last file.
 func openStore(dir string, keep time.Duration, bytes int64, now func() time.Time, each func(*borgpb.JournalBlock)) (*store, error) {
-	s := &store{dir: dir, bytes: bytes, fileBytes: min(max(bytes/filePart, minFileBytes), maxFileBytes), keep: keep, now: now}
+	s := &store{dir: dir, bytes: bytes, fileBytes: min(max(bytes/filePart, minFileBytes), maxFileBytes), keep: keep, now: now, dropped: map[string]*borgpb.AuditRecord{}}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory of the events: %w", err)
 	}
@@ -90,6 +100,12 @@ func openStore(dir string, keep time.Duration, bytes int64, now func() time.Time
 			return nil, fmt.Errorf("read the directory of the events: %w", err)
 		}
 		s.files = append(s.files, &file{number: number, bytes: info.Size(), from: info.ModTime(), at: info.ModTime()})
+	}
+	for _, d := range audit.ReadDrops(filepath.Join(dir, droppedName)) {
+		s.dropped[d.Who] = d
+	}
+	if err := remove(filepath.Join(dir, thinName)); err != nil {
+		return nil, err
 	}
 	slices.SortFunc(s.files, func(a, b *file) int { return int(int64(a.number) - int64(b.number)) })
 	if len(s.files) == 0 {
@@ -245,10 +261,15 @@ func (s *store) dropOld(more int64) error {
 	}
 	for len(s.files) > 1 && (total > s.bytes || s.now().Sub(s.files[0].at) > s.keep) {
 		path := s.path(s.files[0].number)
-		for _, p := range []string{path, path + indexSuffix} {
-			if err := os.Remove(p); err != nil && !errors.Is(err, os.ErrNotExist) {
-				return fmt.Errorf("drop the oldest file of events: %w", err)
+		if total > s.bytes && s.now().Sub(s.files[0].at) <= s.keep {
+			// There was no time to make room otherwise.
+			drops, err := s.countAll(s.files[0])
+			if err = errors.Join(err, s.keepDropped(drops)); err != nil {
+				return err
 			}
+		}
+		if err := errors.Join(remove(path), remove(path+indexSuffix)); err != nil {
+			return err
 		}
 		total -= s.files[0].bytes
 		s.files = slices.Delete(s.files, 0, 1)
@@ -283,22 +304,33 @@ func (s *store) close() error {
 	return err
 }
 
-// size is how many bytes and files there are.
-func (s *store) size() (bytes int64, files int) {
+// size is how many bytes and files there are, and how much was dropped of users who
+// passed their share.
+func (s *store) size() (bytes int64, files int, drops int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range s.files {
 		bytes += f.bytes
 	}
-	return bytes, len(s.files)
+	return bytes, len(s.files), int64(s.drops)
 }
 
-// reading is a file that is read: open, so that it may be dropped meanwhile.
+// reading is a file that is read: open, with its index, so that it may be dropped or
+// replaced meanwhile.
 type reading struct {
 	f     *os.File
 	bytes int64
 	marks []mark
 	path  string
+	// Nil: there is none.
+	indexFile *os.File
+}
+
+func (r *reading) close() {
+	r.f.Close()
+	if r.indexFile != nil {
+		r.indexFile.Close()
+	}
 }
 
 // openAll opens all files.
@@ -310,7 +342,11 @@ func (s *store) openAll() (all []reading, err error) {
 		if err != nil {
 			return all, fmt.Errorf("read the events: %w", err)
 		}
-		all = append(all, reading{o, f.bytes, slices.Clone(f.marks), o.Name()})
+		r := reading{f: o, bytes: f.bytes, marks: slices.Clone(f.marks), path: o.Name()}
+		if r.marks == nil {
+			r.indexFile, _ = os.Open(r.path + indexSuffix)
+		}
+		all = append(all, r)
 	}
 	return all, nil
 }
@@ -321,7 +357,7 @@ func (s *store) read(since, until int64, f func(*borgpb.JournalBlock) error) err
 	all, err := s.openAll()
 	defer func() {
 		for _, r := range all {
-			r.f.Close()
+			r.close()
 		}
 	}()
 	if err != nil {
@@ -389,7 +425,10 @@ func (r *reading) index() []mark {
 	if r.marks != nil {
 		return r.marks
 	}
-	data, err := os.ReadFile(r.path + indexSuffix)
+	if r.indexFile == nil {
+		return nil
+	}
+	data, err := io.ReadAll(io.NewSectionReader(r.indexFile, 0, r.bytes))
 	if err != nil {
 		return nil
 	}

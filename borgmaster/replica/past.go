@@ -11,6 +11,7 @@ import (
 	"borg/borgmaster"
 	"borg/checkpoint"
 	"borg/proto/borgrpc"
+	"borg/tell/hostpath"
 )
 
 // Kept implements borgmaster.Past.
@@ -32,7 +33,7 @@ func (r *Replica) Kept() (*borgrpc.ListCheckpointsResponse, error) {
 	r.archive.mu.Lock()
 	last := r.archive.last
 	if err := r.archive.failing; err != nil {
-		resp.Failing = err.Error()
+		resp.Failing = hostpath.Text(err)
 	}
 	r.archive.mu.Unlock()
 	for _, s := range a.Stretches(last) {

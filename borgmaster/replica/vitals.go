@@ -11,6 +11,7 @@ import (
 
 	"borg/borgmaster"
 	"borg/pages"
+	"borg/tell/hostpath"
 )
 
 var _ borgmaster.Insides = (*Replica)(nil)
@@ -99,7 +100,7 @@ func (a *archiver) vitals() borgmaster.ArchiveVitals {
 		v.CheckpointAt = time.Unix(0, a.newest.WallNs)
 	}
 	if a.failing != nil {
-		v.Failing = a.failing.Error()
+		v.Failing = hostpath.Text(a.failing)
 	}
 	return v
 }

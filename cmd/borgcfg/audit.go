@@ -70,7 +70,7 @@ func auditTrail(s *session) error {
 // and how it was asked for.
 func (s *session) auditLine(r *borgpb.AuditRecord) string {
 	if s.out.format == "name" {
-		return cli.Visible(cmp.Or(r.Object, r.Verb))
+		return cli.Visible(cmp.Or(r.Object, r.Verb, r.Who))
 	}
 	return tell.Audit(r)
 }

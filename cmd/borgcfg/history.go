@@ -123,6 +123,7 @@ func history(s *session) error {
 		if s.out.machine() {
 			all.Entries, all.Usage = append(all.Entries, resp.Entries...), append(all.Usage, resp.Usage...)
 			all.Gaps, all.Silent = append(all.Gaps, resp.Gaps...), append(all.Silent, resp.Silent...)
+			all.Dropped = append(all.Dropped, resp.Dropped...)
 			return nil
 		}
 		return s.printHistory(resp)
@@ -145,6 +146,9 @@ func (s *session) tellMissing(resp *borgrpc.HistoryResponse) {
 	}
 	for _, g := range resp.Gaps {
 		s.progress("log entries %d to %d are not known: %s", g.From, g.To, cli.Visible(g.Why))
+	}
+	for _, d := range resp.Dropped {
+		s.progress("%s", tell.Dropped(d))
 	}
 }
 

@@ -30,6 +30,7 @@ import (
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
+	"borg/tell/hostpath"
 )
 
 func serveCommand() *ucli.Command {
@@ -348,7 +349,8 @@ func (s *serve) agent(rt *container.Runtime, spec *borgpb.MachineSpec, store *pa
 		PackagePort:        packagePort,
 		CertificateExpires: func() time.Time { return s.source.Current().Expires() },
 		PapersDir:          papers, Issuer: s.issuer, TrustIs: s.source.TrustIs,
-		Name: s.name, Dir: s.dir, Spec: spec, Build: cli.Build(), Boot: boot, Backoff: s.backoff,
+		HostPaths: s.hostPaths(),
+		Name:      s.name, Dir: s.dir, Spec: spec, Build: cli.Build(), Boot: boot, Backoff: s.backoff,
 		AvailableMemBytes: borglet.AvailableMemBytes, TreeBytes: container.TreeBytes,
 		AvailableDiskBytes: func() (int64, bool) { return container.AvailableDiskBytes(s.dir) },
 		Listening:          rt.Listening,
@@ -386,10 +388,19 @@ func reachable(addr, hostname string) string {
 	return addr
 }
 
+// hostPaths are the directories and files that masters and users are not told of.
+func (s *serve) hostPaths() *hostpath.Dirs {
+	paths := append([]string{s.dir, s.runDir, s.cniConf}, s.cniBins...)
+	if program, err := os.Executable(); err == nil {
+		paths = append(paths, program)
+	}
+	return hostpath.New(paths...)
+}
+
 // serve runs the agent and the servers until ctx ends or one of them fails.
 func (s *serve) serve(ctx context.Context, listener net.Listener, shown *door.HTTPListener, agent *borglet.Agent, blobs func(context.Context, door.Config) error) error {
 	config := door.Config{
-		Identity: s.source, Logger: s.log,
+		Identity: s.source, Logger: s.log, HostPaths: s.hostPaths(),
 		Revoked: func(who identity.Name, _ time.Time) bool { return s.source.Gone(who) },
 		Called:  func(c door.Call) { agent.Called(c.Method, c.Stream, c.Code, c.Took) },
 	}

@@ -35,6 +35,7 @@ import (
 	"borg/proto/door"
 	"borg/scheduler"
 	"borg/scheduler/flags"
+	"borg/tell/hostpath"
 )
 
 // drainTimeout is how long a replica that stops waits for calls under way.
@@ -268,6 +269,7 @@ func (s *server) open() error {
 		Log:             s.replica, Members: s.replica, MemberChanges: s.replica, Checkpoints: s.replica, Past: s.replica, Insides: s.replica, Audit: s.audit, Journal: s.journal,
 		Identity: s.source, Authority: s.authority, Keys: s.keys,
 		KeepAuthority: func(data []byte) error { return identity.WriteSecret(authorityFile(s.dir), data) }, FirstAdmin: s.identity.Admin,
+		HostPaths:    s.hostPaths(),
 		Reservations: s.reservations, Watch: s.watches,
 		Admission:   admission.Config{WritesPerS: s.flags.Int64("user-writes"), ReadsPerS: s.flags.Int64("user-reads")},
 		PollPeriod:  s.flags.Duration("poll-period"),
@@ -290,6 +292,18 @@ func (s *server) open() error {
 	s.replica.RegisterServices(s.grpc)
 	s.master.RegisterServices(s.grpc)
 	return nil
+}
+
+// hostPaths are the directories and files that users are not told of.
+func (s *server) hostPaths() *hostpath.Dirs {
+	paths := []string{s.dir, s.runDir, s.flags.String("trust")}
+	if s.archive != nil {
+		paths = append(paths, s.archive.Dir)
+	}
+	if program, err := os.Executable(); err == nil {
+		paths = append(paths, program)
+	}
+	return hostpath.New(paths...)
 }
 
 // closeDoors lets go of addresses that are not served.

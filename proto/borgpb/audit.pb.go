@@ -64,11 +64,20 @@ type AuditRecord struct {
 	OpHash []byte `protobuf:"bytes,16,opt,name=op_hash,json=opHash,proto3" json:"op_hash,omitempty"`
 	// The replica that alone knows of it; zero: all do, by the log.
 	Replica uint64 `protobuf:"varint,17,opt,name=replica,proto3" json:"replica,omitempty"`
-	// Refusals on that replica since the one before that were too many to be
-	// written down.
-	Others uint32 `protobuf:"varint,18,opt,name=others,proto3" json:"others,omitempty"`
 	// This is no record but a hole.
-	Hole          *AuditHole `protobuf:"bytes,19,opt,name=hole,proto3" json:"hole,omitempty"`
+	Hole *AuditHole `protobuf:"bytes,19,opt,name=hole,proto3" json:"hole,omitempty"`
+	// Refusals that this record stands for: of the same caller, verb, kind and object,
+	// one after another. Zero: it is no refusal.
+	Count uint64 `protobuf:"varint,840,opt,name=count,proto3" json:"count,omitempty"`
+	// Wall time of the last of them; wall_ns is that of the first. Nanoseconds since
+	// 1970.
+	LastWallNs int64 `protobuf:"varint,841,opt,name=last_wall_ns,json=lastWallNs,proto3" json:"last_wall_ns,omitempty"`
+	// The caller was an admin.
+	Admin bool `protobuf:"varint,842,opt,name=admin,proto3" json:"admin,omitempty"`
+	// This is no record but says how many of one caller's records were dropped because
+	// they passed his share. wall_ns and last_wall_ns are those of the first and the
+	// last that were dropped.
+	Drop          *AuditDrop `protobuf:"bytes,843,opt,name=drop,proto3" json:"drop,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -222,18 +231,95 @@ func (x *AuditRecord) GetReplica() uint64 {
 	return 0
 }
 
-func (x *AuditRecord) GetOthers() uint32 {
-	if x != nil {
-		return x.Others
-	}
-	return 0
-}
-
 func (x *AuditRecord) GetHole() *AuditHole {
 	if x != nil {
 		return x.Hole
 	}
 	return nil
+}
+
+func (x *AuditRecord) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *AuditRecord) GetLastWallNs() int64 {
+	if x != nil {
+		return x.LastWallNs
+	}
+	return 0
+}
+
+func (x *AuditRecord) GetAdmin() bool {
+	if x != nil {
+		return x.Admin
+	}
+	return false
+}
+
+func (x *AuditRecord) GetDrop() *AuditDrop {
+	if x != nil {
+		return x.Drop
+	}
+	return nil
+}
+
+// AuditDrop counts what was dropped of one caller's share. The record that holds it
+// names the caller.
+type AuditDrop struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Records.
+	Records uint64 `protobuf:"varint,1,opt,name=records,proto3" json:"records,omitempty"`
+	// What those records stood for: each counted refusal is one.
+	Times         uint64 `protobuf:"varint,2,opt,name=times,proto3" json:"times,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditDrop) Reset() {
+	*x = AuditDrop{}
+	mi := &file_borgpb_audit_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditDrop) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditDrop) ProtoMessage() {}
+
+func (x *AuditDrop) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_audit_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditDrop.ProtoReflect.Descriptor instead.
+func (*AuditDrop) Descriptor() ([]byte, []int) {
+	return file_borgpb_audit_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *AuditDrop) GetRecords() uint64 {
+	if x != nil {
+		return x.Records
+	}
+	return 0
+}
+
+func (x *AuditDrop) GetTimes() uint64 {
+	if x != nil {
+		return x.Times
+	}
+	return 0
 }
 
 // AuditHole says that nothing is known of a part of the log.
@@ -251,7 +337,7 @@ type AuditHole struct {
 
 func (x *AuditHole) Reset() {
 	*x = AuditHole{}
-	mi := &file_borgpb_audit_proto_msgTypes[1]
+	mi := &file_borgpb_audit_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -263,7 +349,7 @@ func (x *AuditHole) String() string {
 func (*AuditHole) ProtoMessage() {}
 
 func (x *AuditHole) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_audit_proto_msgTypes[1]
+	mi := &file_borgpb_audit_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -276,7 +362,7 @@ func (x *AuditHole) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditHole.ProtoReflect.Descriptor instead.
 func (*AuditHole) Descriptor() ([]byte, []int) {
-	return file_borgpb_audit_proto_rawDescGZIP(), []int{1}
+	return file_borgpb_audit_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *AuditHole) GetFrom() uint64 {
@@ -311,7 +397,7 @@ type AuditBatch struct {
 
 func (x *AuditBatch) Reset() {
 	*x = AuditBatch{}
-	mi := &file_borgpb_audit_proto_msgTypes[2]
+	mi := &file_borgpb_audit_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -323,7 +409,7 @@ func (x *AuditBatch) String() string {
 func (*AuditBatch) ProtoMessage() {}
 
 func (x *AuditBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_audit_proto_msgTypes[2]
+	mi := &file_borgpb_audit_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -336,7 +422,7 @@ func (x *AuditBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditBatch.ProtoReflect.Descriptor instead.
 func (*AuditBatch) Descriptor() ([]byte, []int) {
-	return file_borgpb_audit_proto_rawDescGZIP(), []int{2}
+	return file_borgpb_audit_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *AuditBatch) GetRecords() []*AuditRecord {
@@ -350,7 +436,7 @@ var File_borgpb_audit_proto protoreflect.FileDescriptor
 
 const file_borgpb_audit_proto_rawDesc = "" +
 	"\n" +
-	"\x12borgpb/audit.proto\x12\x04borg\x1a\x11borgpb/meta.proto\x1a\x0fborgpb/op.proto\"\xef\x03\n" +
+	"\x12borgpb/audit.proto\x12\x04borg\x1a\x11borgpb/meta.proto\x1a\x0fborgpb/op.proto\"\xd4\x04\n" +
 	"\vAuditRecord\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\f\n" +
 	"\x01n\x18\x02 \x01(\rR\x01n\x12\x17\n" +
@@ -372,9 +458,16 @@ const file_borgpb_audit_proto_rawDesc = "" +
 	"\aversion\x18\x0e \x01(\x04R\aversion\x12\x0e\n" +
 	"\x02op\x18\x0f \x01(\fR\x02op\x12\x17\n" +
 	"\aop_hash\x18\x10 \x01(\fR\x06opHash\x12\x18\n" +
-	"\areplica\x18\x11 \x01(\x04R\areplica\x12\x16\n" +
-	"\x06others\x18\x12 \x01(\rR\x06others\x12#\n" +
-	"\x04hole\x18\x13 \x01(\v2\x0f.borg.AuditHoleR\x04hole\"A\n" +
+	"\areplica\x18\x11 \x01(\x04R\areplica\x12#\n" +
+	"\x04hole\x18\x13 \x01(\v2\x0f.borg.AuditHoleR\x04hole\x12\x15\n" +
+	"\x05count\x18\xc8\x06 \x01(\x04R\x05count\x12!\n" +
+	"\flast_wall_ns\x18\xc9\x06 \x01(\x03R\n" +
+	"lastWallNs\x12\x15\n" +
+	"\x05admin\x18\xca\x06 \x01(\bR\x05admin\x12$\n" +
+	"\x04drop\x18\xcb\x06 \x01(\v2\x0f.borg.AuditDropR\x04dropJ\x04\b\x12\x10\x13\";\n" +
+	"\tAuditDrop\x12\x18\n" +
+	"\arecords\x18\x01 \x01(\x04R\arecords\x12\x14\n" +
+	"\x05times\x18\x02 \x01(\x04R\x05times\"A\n" +
 	"\tAuditHole\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\x04R\x04from\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\x04R\x02to\x12\x10\n" +
@@ -395,24 +488,26 @@ func file_borgpb_audit_proto_rawDescGZIP() []byte {
 	return file_borgpb_audit_proto_rawDescData
 }
 
-var file_borgpb_audit_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_borgpb_audit_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_borgpb_audit_proto_goTypes = []any{
 	(*AuditRecord)(nil), // 0: borg.AuditRecord
-	(*AuditHole)(nil),   // 1: borg.AuditHole
-	(*AuditBatch)(nil),  // 2: borg.AuditBatch
-	(Role)(0),           // 3: borg.Role
-	(*Refusal)(nil),     // 4: borg.Refusal
+	(*AuditDrop)(nil),   // 1: borg.AuditDrop
+	(*AuditHole)(nil),   // 2: borg.AuditHole
+	(*AuditBatch)(nil),  // 3: borg.AuditBatch
+	(Role)(0),           // 4: borg.Role
+	(*Refusal)(nil),     // 5: borg.Refusal
 }
 var file_borgpb_audit_proto_depIdxs = []int32{
-	3, // 0: borg.AuditRecord.role:type_name -> borg.Role
-	4, // 1: borg.AuditRecord.refusal:type_name -> borg.Refusal
-	1, // 2: borg.AuditRecord.hole:type_name -> borg.AuditHole
-	0, // 3: borg.AuditBatch.records:type_name -> borg.AuditRecord
-	4, // [4:4] is the sub-list for method output_type
-	4, // [4:4] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	4, // 0: borg.AuditRecord.role:type_name -> borg.Role
+	5, // 1: borg.AuditRecord.refusal:type_name -> borg.Refusal
+	2, // 2: borg.AuditRecord.hole:type_name -> borg.AuditHole
+	1, // 3: borg.AuditRecord.drop:type_name -> borg.AuditDrop
+	0, // 4: borg.AuditBatch.records:type_name -> borg.AuditRecord
+	5, // [5:5] is the sub-list for method output_type
+	5, // [5:5] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_audit_proto_init() }
@@ -428,7 +523,7 @@ func file_borgpb_audit_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_audit_proto_rawDesc), len(file_borgpb_audit_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -189,7 +189,10 @@ type HistoryResponse struct {
 	// What is known of objects, as of their index.
 	Picture []*borgpb.ObjectFacts `protobuf:"bytes,4,rep,name=picture,proto3" json:"picture,omitempty"`
 	// Replicas that did not answer.
-	Silent        []*SilentReplica `protobuf:"bytes,5,rep,name=silent,proto3" json:"silent,omitempty"`
+	Silent []*SilentReplica `protobuf:"bytes,5,rep,name=silent,proto3" json:"silent,omitempty"`
+	// What this replica dropped of users who passed their share: records with drop. In
+	// the first part.
+	Dropped       []*borgpb.AuditRecord `protobuf:"bytes,844,rep,name=dropped,proto3" json:"dropped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -255,6 +258,13 @@ func (x *HistoryResponse) GetPicture() []*borgpb.ObjectFacts {
 func (x *HistoryResponse) GetSilent() []*SilentReplica {
 	if x != nil {
 		return x.Silent
+	}
+	return nil
+}
+
+func (x *HistoryResponse) GetDropped() []*borgpb.AuditRecord {
+	if x != nil {
+		return x.Dropped
 	}
 	return nil
 }
@@ -545,13 +555,14 @@ const file_borgrpc_history_proto_rawDesc = "" +
 	" \x01(\bR\x05facts\x12\x12\n" +
 	"\x04last\x18\v \x01(\rR\x04last\x12\x14\n" +
 	"\x05local\x18\f \x01(\bR\x05local\x12%\n" +
-	"\x05parts\x18\r \x03(\v2\x0f.borg.AuditHoleR\x05parts\"\xe7\x01\n" +
+	"\x05parts\x18\r \x03(\v2\x0f.borg.AuditHoleR\x05parts\"\x95\x02\n" +
 	"\x0fHistoryResponse\x12,\n" +
 	"\aentries\x18\x01 \x03(\v2\x12.borg.JournalEntryR\aentries\x12$\n" +
 	"\x05usage\x18\x02 \x03(\v2\x0e.borg.UsageRowR\x05usage\x12#\n" +
 	"\x04gaps\x18\x03 \x03(\v2\x0f.borg.AuditHoleR\x04gaps\x12+\n" +
 	"\apicture\x18\x04 \x03(\v2\x11.borg.ObjectFactsR\apicture\x12.\n" +
-	"\x06silent\x18\x05 \x03(\v2\x16.borgrpc.SilentReplicaR\x06silent\"\xf7\x01\n" +
+	"\x06silent\x18\x05 \x03(\v2\x16.borgrpc.SilentReplicaR\x06silent\x12,\n" +
+	"\adropped\x18\xcc\x06 \x03(\v2\x11.borg.AuditRecordR\adropped\"\xf7\x01\n" +
 	"\x10KeepUsageRequest\x12\x17\n" +
 	"\acell_id\x18\x01 \x01(\tR\x06cellId\x12\"\n" +
 	"\x04rows\x18\x02 \x03(\v2\x0e.borg.UsageRowR\x04rows\x12\x18\n" +
@@ -602,6 +613,7 @@ var file_borgrpc_history_proto_goTypes = []any{
 	(*borgpb.UsageRow)(nil),     // 8: borg.UsageRow
 	(*borgpb.ObjectFacts)(nil),  // 9: borg.ObjectFacts
 	(*SilentReplica)(nil),       // 10: borgrpc.SilentReplica
+	(*borgpb.AuditRecord)(nil),  // 11: borg.AuditRecord
 }
 var file_borgrpc_history_proto_depIdxs = []int32{
 	5,  // 0: borgrpc.HistoryRequest.kinds:type_name -> borg.EventKind
@@ -611,18 +623,19 @@ var file_borgrpc_history_proto_depIdxs = []int32{
 	6,  // 4: borgrpc.HistoryResponse.gaps:type_name -> borg.AuditHole
 	9,  // 5: borgrpc.HistoryResponse.picture:type_name -> borg.ObjectFacts
 	10, // 6: borgrpc.HistoryResponse.silent:type_name -> borgrpc.SilentReplica
-	8,  // 7: borgrpc.KeepUsageRequest.rows:type_name -> borg.UsageRow
-	3,  // 8: borgrpc.KeepUsageRequest.drafts:type_name -> borgrpc.UsageDrafts
-	8,  // 9: borgrpc.UsageDrafts.rows:type_name -> borg.UsageRow
-	0,  // 10: borgrpc.HistoryService.History:input_type -> borgrpc.HistoryRequest
-	2,  // 11: borgrpc.HistoryService.KeepUsage:input_type -> borgrpc.KeepUsageRequest
-	1,  // 12: borgrpc.HistoryService.History:output_type -> borgrpc.HistoryResponse
-	4,  // 13: borgrpc.HistoryService.KeepUsage:output_type -> borgrpc.KeepUsageResponse
-	12, // [12:14] is the sub-list for method output_type
-	10, // [10:12] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	11, // 7: borgrpc.HistoryResponse.dropped:type_name -> borg.AuditRecord
+	8,  // 8: borgrpc.KeepUsageRequest.rows:type_name -> borg.UsageRow
+	3,  // 9: borgrpc.KeepUsageRequest.drafts:type_name -> borgrpc.UsageDrafts
+	8,  // 10: borgrpc.UsageDrafts.rows:type_name -> borg.UsageRow
+	0,  // 11: borgrpc.HistoryService.History:input_type -> borgrpc.HistoryRequest
+	2,  // 12: borgrpc.HistoryService.KeepUsage:input_type -> borgrpc.KeepUsageRequest
+	1,  // 13: borgrpc.HistoryService.History:output_type -> borgrpc.HistoryResponse
+	4,  // 14: borgrpc.HistoryService.KeepUsage:output_type -> borgrpc.KeepUsageResponse
+	13, // [13:15] is the sub-list for method output_type
+	11, // [11:13] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_history_proto_init() }

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"borg/identity"
+	"borg/tell/hostpath"
 )
 
 const (
@@ -84,8 +85,12 @@ type Config struct {
 	// Admit says why a call of somebody who is no master is not served now; asked by its
 	// head, before anything of its message is read. It must not block. Nil: all are.
 	Admit func(method string, caller identity.Name) error
-	// Hears of connections that were refused; nil: nobody.
+	// Hears of connections that were refused, and of the errors of calls that are told
+	// without paths of this machine; nil: nobody.
 	Logger *slog.Logger
+	// Directories and files of this program, which no caller is told of. Nil: only what
+	// no program tells.
+	HostPaths *hostpath.Dirs
 	// Hears of each connection and call that was refused, also of those that their
 	// handler refused as not allowed; nil: nobody. It must not block.
 	Refused func(Refusal)

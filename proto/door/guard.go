@@ -13,6 +13,7 @@ import (
 
 	"borg/identity"
 	"borg/proto/borgpb"
+	"borg/tell/hostpath"
 )
 
 // behalfKey is the metadata in which a master that passes a call on says whose
@@ -189,7 +190,7 @@ func (c *Config) interceptors() []grpc.ServerOption {
 				err = patienceOf(ctx).answer(Caller(guarded), resp)
 			}
 			c.tell(guarded, info.FullMethod, err)
-			return resp, err
+			return resp, c.hidePaths(info.FullMethod, err)
 		}),
 		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) (err error) {
 			defer c.count(info.FullMethod, true, time.Now(), &err)
@@ -206,9 +207,31 @@ func (c *Config) interceptors() []grpc.ServerOption {
 				err = handle(srv, guarded)
 			}
 			c.tell(ctx, info.FullMethod, err)
-			return err
+			return c.hidePaths(info.FullMethod, err)
 		}),
 	}
+}
+
+// hidePaths is the error as the caller is told it: without the paths of this machine. The
+// log has them.
+func (c *Config) hidePaths(method string, err error) error {
+	if err == nil {
+		return nil
+	}
+	s, ok := status.FromError(err)
+	text := s.Message()
+	if !ok {
+		text = hostpath.Text(err)
+	}
+	if text = c.HostPaths.Hide(text); text == s.Message() {
+		return err
+	}
+	if c.Logger != nil {
+		c.Logger.Warn("a call failed, and its caller is not told of paths", "method", method, "err", err)
+	}
+	p := s.Proto()
+	p.Message = text
+	return status.FromProto(p).Err()
 }
 
 // count tells how a call has ended.
