@@ -156,7 +156,7 @@ func (m *machine) hoard(how, dir string, spec *borgpb.TaskSpec) *borgrpc.CopyID 
 	if m.runtime == "process" {
 		spec.Args[0] = self
 	} else {
-		spec.Mounts = []*borgpb.Mount{{Source: self, Path: "/opt/hoard"}}
+		spec.Mounts = append(spec.Mounts, &borgpb.Mount{Source: self, Path: "/opt/hoard"})
 	}
 	return m.want(batch, spec)
 }
@@ -204,6 +204,25 @@ func TestHoardOnDisk(t *testing.T) {
 	}
 	if r := m.untilState(quiet, running); r.GetPid() != pid || r.GetRestarts() != 0 {
 		t.Errorf("the neighbour: %v, want as it was", r)
+	}
+}
+
+// TestHoardInImage: what a task writes to the root of its image, and removes, counts too.
+func TestHoardInImage(t *testing.T) {
+	l := newLayout(t)
+	digest := l.image(usrMerged, map[string]string{"opt/": ""})
+	m := newMachine(t, "container", "--package-source", l.dir)
+	if m.poll().GetSpec().GetAttributes()["disk_limit"] == "refused" {
+		t.Skip("the file system refuses what would be ended for: TestDiskLimit")
+	}
+	for _, how := range []string{"removed, and open", "never named", "removed, and mapped", "far below"} {
+		id := m.hoard(how, "/opt", &borgpb.TaskSpec{
+			Resources: &borgpb.Resources{CpuMilli: 1000, MemBytes: 256 << 20, DiskBytes: 32 << 20},
+			Packages:  []*borgpb.Package{packageIn(digest, "/")}, Mounts: []*borgpb.Mount{{Source: "/usr", Path: "/usr"}},
+		})
+		if r := m.untilState(id, failed); !strings.Contains(r.GetText(), "kept more on disk than its limit") {
+			t.Errorf("%s: %v, want ended for its disk; it said %.500s", how, r, m.logOf(id))
+		}
 	}
 }
 
