@@ -21,8 +21,10 @@ const (
 	measureFiles       = borgpb.StateMeasure_STATE_MEASURE_FILES
 	measureFileBytes   = borgpb.StateMeasure_STATE_MEASURE_FILE_BYTES
 	measureSecrets     = borgpb.StateMeasure_STATE_MEASURE_SECRETS
+	measureVolumes     = borgpb.StateMeasure_STATE_MEASURE_VOLUMES
+	measureKeptDisk    = borgpb.StateMeasure_STATE_MEASURE_KEPT_DISK_BYTES
 
-	numMeasures = int(measureSecrets)
+	numMeasures = int(measureKeptDisk)
 )
 
 // StateUse holds one amount of each Measure; index 0 is not used.
@@ -153,6 +155,10 @@ func (c *Cell) deriveStateUse() stateUse {
 	for _, set := range c.setList {
 		u := set.stateUse()
 		s.count(set.key.User, &u, 1)
+	}
+	for v := range c.Volumes() {
+		s.countOne(v.of.Job.User, measureVolumes, 1)
+		s.countOne(v.of.Job.User, measureKeptDisk, v.keptBytes())
 	}
 	return s
 }
