@@ -38,7 +38,7 @@ func (r *Runtime) HeldOpen(disk string, places map[borglet.ID][]string) map[borg
 		return nil
 	}
 	runs := r.processes(slices.Collect(maps.Keys(places)))
-	found := make(map[borglet.ID]borglet.HeldOpen, len(runs))
+	found, unseen := make(map[borglet.ID]borglet.HeldOpen, len(runs)), map[borglet.ID]int{}
 	order := slices.SortedFunc(maps.Keys(runs), func(a, b borglet.ID) int { return cmp.Compare(a.String(), b.String()) })
 	for _, id := range order {
 		w.users = taskUsers(runs[id].Pid, r.cfg.TaskIDs)
@@ -46,7 +46,15 @@ func (r *Runtime) HeldOpen(disk string, places map[borglet.ID][]string) map[borg
 			members, err := r.backend.members(map[borglet.ID]proc{id: runs[id]})
 			return members[id], err
 		})
+		if looks := r.inFlight[id] + 1; w.unseen {
+			unseen[id] = looks
+			if h := found[id]; h.Unmeasured == "" && looks >= inFlightLooks {
+				h.Unmeasured = "files that its processes sent over sockets wait there to be received"
+				found[id] = h
+			}
+		}
 	}
+	r.inFlight = unseen
 	return found
 }
 
@@ -83,6 +91,8 @@ type heldWalk struct {
 	bytes  map[string]int64
 	looks  int
 	seen   map[proc]bool
+	// unseen: files are on their way in its sockets that could not be looked at.
+	unseen bool
 	buf    []byte
 }
 
@@ -103,7 +113,7 @@ var errLooks = fmt.Errorf("its processes have more than %d files open or mapped"
 
 // copy looks at one copy; processes lists its processes.
 func (w *heldWalk) copy(places []string, processes func() ([]int, error)) borglet.HeldOpen {
-	w.places, w.bytes, w.looks, w.seen = places, map[string]int64{}, 0, map[proc]bool{}
+	w.places, w.bytes, w.looks, w.seen, w.unseen = places, map[string]int64{}, 0, map[proc]bool{}, false
 	for range heldRounds {
 		pids, err := processes()
 		news := 0
@@ -206,32 +216,36 @@ func (w *heldWalk) files(pid, tid int) error {
 			if w.looks++; w.looks > maxHeldLooks {
 				return errLooks
 			}
-			if err := w.file(fd, name); err != nil {
+			isSocket, err := w.file(fd, name)
+			if err != nil {
 				return fmt.Errorf("look at an open file of process %d: %w", pid, err)
+			}
+			if isSocket {
+				w.socket(pid, tid, name)
 			}
 		}
 	}
 }
 
 // file counts what a link in /proc leads to, if it is a file without a name.
-func (w *heldWalk) file(dir int, name string) error {
+func (w *heldWalk) file(dir int, name string) (isSocket bool, err error) {
 	var st unix.Statx_t
 	// What a server far away would have to be asked for is as it was last known.
 	const what = unix.STATX_TYPE | unix.STATX_NLINK | unix.STATX_UID | unix.STATX_INO | unix.STATX_BLOCKS
-	err := unix.Statx(dir, name, unix.AT_STATX_DONT_SYNC, what, &st)
+	err = unix.Statx(dir, name, unix.AT_STATX_DONT_SYNC, what, &st)
 	switch {
 	case gone(err) || w.refused(err):
-		return nil
+		return false, nil
 	case err != nil:
-		return err
+		return false, err
 	case st.Nlink != 0 || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Blocks == 0:
-		return nil
+		return st.Mode&unix.S_IFMT == unix.S_IFSOCK, nil
 	case w.users != nil && (st.Uid < w.users[0] || st.Uid > w.users[1]):
-		return nil
+		return false, nil
 	}
 	id := inode{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}
 	if w.counted[id] || !w.onDisk(id.dev, dir, name) {
-		return nil
+		return false, nil
 	}
 	w.counted[id] = true
 	place := ""
@@ -240,7 +254,7 @@ func (w *heldWalk) file(dir int, name string) error {
 		place = placeOf(strings.TrimSuffix(string(buf[:n]), removedSuffix), w.places)
 	}
 	w.bytes[place] += int64(st.Blocks) * 512
-	return nil
+	return false, nil
 }
 
 // placeOf is the place that a path is in; empty: none.
@@ -282,7 +296,7 @@ func (w *heldWalk) program(tid int) error {
 	}
 	if err == nil {
 		defer unix.Close(dir)
-		err = w.file(dir, "exe")
+		_, err = w.file(dir, "exe")
 	}
 	if err != nil {
 		return fmt.Errorf("look at the program of process %d: %w", tid, err)
@@ -347,7 +361,7 @@ func (w *heldWalk) mappings(tid int) (done bool, err error) {
 				return done, fmt.Errorf("list the mapped files of process %d: %w", tid, err)
 			}
 		}
-		if err := w.file(dir, files[file]); err != nil {
+		if _, err := w.file(dir, files[file]); err != nil {
 			return done, fmt.Errorf("look at a mapped file of process %d: %w", tid, err)
 		}
 	}

@@ -98,6 +98,48 @@ var hoards = map[string]func(dir string) error{
 		_, _, _ = syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0)
 		return nil
 	},
+	// On its way to nobody, behind a socket that is on its way too.
+	"in a socket": func(dir string) error {
+		f, err := removedFile(dir)
+		if err != nil {
+			return err
+		}
+		for range 2 {
+			pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+			if err != nil {
+				return err
+			}
+			if err := unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(int(f.Fd())), nil, 0); err != nil {
+				return err
+			}
+			f.Close()
+			unix.Close(pair[0])
+			f = os.NewFile(uintptr(pair[1]), "socket")
+		}
+		kept = f
+		return nil
+	},
+	// More than one look shows.
+	"in a second message": func(dir string) error {
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+		if err != nil {
+			return err
+		}
+		null, err := os.Open("/dev/null")
+		if err != nil {
+			return err
+		}
+		f, err := removedFile(dir)
+		if err != nil {
+			return err
+		}
+		for _, what := range []*os.File{null, f} {
+			if err := unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(int(what.Fd())), nil, 0); err != nil {
+				return err
+			}
+		}
+		return f.Close()
+	},
 	// Directories in one another, with the file at the end.
 	"far below": func(dir string) error {
 		fd, err := unix.Open(dir, unix.O_DIRECTORY, 0)
@@ -122,6 +164,9 @@ var hoards = map[string]func(dir string) error{
 		return unix.Fallocate(fd, 0, 0, hoardBytes)
 	},
 }
+
+// kept is open until the program ends.
+var kept *os.File
 
 // removedFile is open and has no name.
 func removedFile(dir string) (*os.File, error) {
@@ -183,7 +228,11 @@ func TestHoardOnDisk(t *testing.T) {
 			t.Run(how+" in "+c.dir, func(t *testing.T) {
 				id := m.hoard(how, c.dir, &borgpb.TaskSpec{Resources: limit, Volumes: data()})
 				r := m.untilState(id, failed)
-				if !strings.Contains(r.GetText(), c.want) && !(output && strings.Contains(r.GetText(), "its output took")) {
+				if how == "in a second message" {
+					if !strings.Contains(r.GetText(), "could not be measured") || !strings.Contains(r.GetText(), "wait there to be received") {
+						t.Errorf("%v, want ended as what cannot be measured", r)
+					}
+				} else if !strings.Contains(r.GetText(), c.want) && !(output && strings.Contains(r.GetText(), "its output took")) {
 					t.Fatalf("%v, want ended: %s; it said %.500s", r, c.want, m.logOf(id))
 				}
 				if got := outputOf(t, m.file(id, "stdout")); got > 2*4<<20 {
