@@ -98,7 +98,7 @@ func TestDocsIndex(t *testing.T) {
 
 // figureUnits are the units on the page; times are in nanoseconds.
 var figureUnits = map[string]int64{
-	"": 1, "bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "PiB": 1 << 50, "PiB/s": 1 << 50, "milli-cores": 1,
+	"": 1, "bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "PiB": 1 << 50, "PiB/s": 1 << 50, "milli-cores": 1,
 	"ns": 1, "ms": 1e6, "s": 1e9, "min": 60e9, "h": 3600e9, "days": 24 * 3600e9,
 }
 

@@ -84,6 +84,9 @@ type Config struct {
 	// that cannot be done; one that is not there takes nothing. Nil: what tasks keep
 	// is not measured.
 	TreeBytes func(dir string) (int64, error)
+	// HeldOpen says what runs hold open of files without a name, on the file system of Dir,
+	// by places: paths as the processes see them. Nil: nobody looks.
+	HeldOpen func(places map[ID][]string) map[ID]HeldOpen
 	// DiskQuotas of the file system of Dir; nil: what tasks keep is measured.
 	DiskQuotas DiskQuotas
 	// Listening says on which ports copies listen, in the machine's network. One that
@@ -224,6 +227,7 @@ func New(cfg Config) (*Agent, error) {
 	}
 	store.unlimit = a.unlimitDisk
 	store.volumes.unlimit = a.unlimitDisk
+	a.rotator.hoarded = a.hoarded
 	a.pushed = newPushed(a.papers, cfg)
 	a.prober = newProber(cfg.Runtime)
 	a.meter = newMeter(a)
@@ -326,11 +330,13 @@ type view struct {
 	inAlloc map[ID]string
 	// kept is those that masters want to stay; nil: no master was heard yet.
 	kept map[string]bool
+	// desired is what copies that run were to be.
+	desired map[ID]*borgrpc.Desired
 }
 
 // publish lets the other goroutines see who lives and who runs.
 func (a *Agent) publish() {
-	v := &view{live: make(map[ID]bool, len(a.core.copies)), begun: map[ID]bool{}, runs: map[ID]uint32{}, ports: map[ID][]uint32{}, allocs: map[string]string{}, inAlloc: map[ID]string{}}
+	v := &view{live: make(map[ID]bool, len(a.core.copies)), begun: map[ID]bool{}, runs: map[ID]uint32{}, ports: map[ID][]uint32{}, allocs: map[string]string{}, inAlloc: map[ID]string{}, desired: map[ID]*borgrpc.Desired{}}
 	for id, t := range a.core.copies {
 		if t.phase != ended {
 			v.live[id] = true
@@ -341,6 +347,7 @@ func (a *Agent) publish() {
 		if t.phase == running {
 			v.runs[id] = t.Run
 			v.ports[id] = t.Desired.GetPorts()
+			v.desired[id] = t.Desired
 		}
 		if alloc := t.Desired.GetAlloc(); alloc != "" {
 			v.allocs[AllocName(alloc)], v.inAlloc[id] = alloc, AllocName(alloc)

@@ -108,6 +108,8 @@ type task struct {
 	// squeezed is why the present run was killed for want of memory or disk; empty: it
 	// was not.
 	squeezed string
+	// forDisk: it was killed for disk.
+	forDisk bool
 	// oomKills is how many processes of the present run the kernel killed, as it is told;
 	// oomText says more.
 	oomKills uint32
@@ -151,6 +153,8 @@ func (c *Core) Step(now Now, ev Event) []Effect {
 		c.kernelKilled(ev)
 	case PortsHeld:
 		c.portsHeld(ev)
+	case Hoarded:
+		c.hoarded(ev)
 	case Filled:
 		c.fill(ev)
 	case Tick:
@@ -402,7 +406,7 @@ func (c *Core) begin(t *task) {
 	}
 	t.Run++
 	t.RunEnded, t.RunVersion, t.Boot = false, t.Desired.GetVersion(), c.cfg.Boot
-	t.phase, t.dueNs, t.warned, t.terminated, t.note, t.squeezed = starting, 0, false, false, "", ""
+	t.phase, t.dueNs, t.warned, t.terminated, t.note, t.squeezed, t.forDisk = starting, 0, false, false, "", "", false
 	t.pid, t.StartedWallNs, t.ShimLost, t.Text, t.Passed, t.health = 0, 0, false, "", false, health{}
 	t.Ready, t.readiness = false, readiness{}
 	t.oomKills, t.oomText = 0, ""

@@ -101,6 +101,8 @@ func (w *coreWorld) run(t *testing.T, d *datadriven.TestData) string {
 		return w.step(ev)
 	case "fill":
 		return w.step(w.filled(words, d.Input))
+	case "hoarded":
+		return w.step(Hoarded{ID: w.id(bare[0]), Why: words["why"]})
 	case "wait":
 		return w.wait(w.duration(bare[0]))
 	case "state":
@@ -111,11 +113,24 @@ func (w *coreWorld) run(t *testing.T, d *datadriven.TestData) string {
 }
 
 func (w *coreWorld) filled(words map[string]string, input string) Filled {
-	ev := Filled{UsedBytes: map[ID]int64{}, AllocBytes: map[string]int64{}, Unmeasured: map[ID]string{}}
+	ev := Filled{
+		UsedBytes: map[ID]int64{}, AllocBytes: map[string]int64{}, VolumeBytes: map[VolumeID]int64{},
+		Unmeasured: map[ID]string{}, UnmeasuredAlloc: map[string]string{}, UnmeasuredVolume: map[VolumeID]string{},
+	}
 	ev.RoomBytes, ev.CapacityBytes = w.number(words["room"]), w.number(words["capacity"])
 	for line := range strings.Lines(input) {
 		m, bare := fields(strings.Fields(line))
 		switch {
+		case m["alloc"] != "" && m["why"] != "":
+			ev.UnmeasuredAlloc[AllocName(m["alloc"])] = m["why"]
+		case m["volume"] != "":
+			id, ok := parseVolumeID(m["volume"])
+			if !ok {
+				w.t.Fatalf("%s is no volume", m["volume"])
+			}
+			if ev.VolumeBytes[id] = w.number(m["used"]); m["why"] != "" {
+				ev.UnmeasuredVolume[id] = m["why"]
+			}
 		case m["alloc"] != "":
 			ev.AllocBytes[AllocName(m["alloc"])] = w.number(m["used"])
 		case m["why"] != "":
@@ -325,6 +340,10 @@ func (w *coreWorld) desired(id ID, m map[string]string) *borgrpc.Desired {
 	d.Priority, d.ReservedMemBytes = int32(w.number(m["priority"])), w.number(m["reserved"])
 	if m["alloc"] != "" {
 		d.Alloc, d.AllocResources = m["alloc"], &borgpb.Resources{DiskBytes: w.number(m["alloc_disk"])}
+	}
+	if m["volume"] != "" {
+		d.User, d.Job = "alice", "db"
+		d.Spec.Volumes = []*borgpb.Volume{{Name: "data", Path: "/data", DiskBytes: w.number(m["volume"])}}
 	}
 	if m["after"] != "" {
 		for s := range strings.SplitSeq(m["after"], ",") {

@@ -1,14 +1,11 @@
 package borglet
 
 import (
-	"context"
 	"fmt"
-	"maps"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
 )
 
 const (
@@ -29,6 +26,7 @@ const (
 	diskSqueezedText = "ended: its machine's disk was full, and it was the first to give way; its files are removed"
 	aboveVolumeText  = "ended: its volume "
 	aboveDiskText    = "ended: it kept more on disk than its limit"
+	unmeasuredText   = "ended: its disk use could not be measured against its limit"
 )
 
 // UpperSubdir is the part of a copy's directory that takes what a run writes to
@@ -45,12 +43,34 @@ type Filled struct {
 	AllocBytes map[string]int64
 	// VolumeBytes is what each volume holds in which a copy works.
 	VolumeBytes map[VolumeID]int64
-	// Unmeasured says of copies why what they keep cannot be added up. Whoever has a
-	// limit must keep to what can be measured.
-	Unmeasured map[ID]string
+	// Why not all that a copy, an alloc or a volume keeps could be added up. Whoever has a
+	// limit must keep to what can be measured: what cannot is over it.
+	Unmeasured       map[ID]string
+	UnmeasuredAlloc  map[string]string
+	UnmeasuredVolume map[VolumeID]string
 }
 
 func (Filled) event() {}
+
+// Hoarded: the output of a copy took disk for nothing that it wrote, or the copy keeps the
+// borglet from bounding it.
+type Hoarded struct {
+	ID ID
+	// Why it is to end, for people.
+	Why string
+}
+
+func (Hoarded) event() {}
+
+// hoarded ends a copy for its output. What it keeps elsewhere is not to blame.
+func (c *Core) hoarded(ev Hoarded) {
+	t := c.copies[ev.ID]
+	if t == nil || t.phase != running || t.squeezed != "" {
+		return
+	}
+	c.clearOut(t, "ended: "+ev.Why)
+	t.Clear = false
+}
 
 // fill ends who keeps more than his limit, then all in an alloc that does, and when
 // the disk is full who must give way by the rules of memory. What they wrote goes
@@ -66,25 +86,27 @@ func (c *Core) fill(ev Filled) {
 	for _, id := range c.ids {
 		t := c.copies[id]
 		used, measured := ev.UsedBytes[id]
-		why, unmeasured := ev.Unmeasured[id]
-		if t.phase != running || !measured && !unmeasured || t.squeezed != "" {
+		if _, unmeasured := ev.Unmeasured[id]; t.squeezed != "" && t.phase == running || !measured && !unmeasured {
 			continue
 		}
-		limit := t.Desired.GetSpec().GetResources().GetDiskBytes()
-		alloc, ofAlloc := AllocName(t.Desired.GetAlloc()), t.Desired.GetAllocResources().GetDiskBytes()
-		shared := ev.AllocBytes[alloc] + inAlloc[alloc]
-		over := overVolume(t.Desired, ev.VolumeBytes)
+		own := ev.overOwn(t)
 		switch {
-		case over != "":
+		case t.phase == backoff:
+			c.clearLeft(t, own)
+			continue
+		case t.phase != running:
+			continue
+		}
+		alloc := AllocName(t.Desired.GetAlloc())
+		if over := ev.overVolume(t.Desired); over != "" {
 			c.clearOut(t, over)
 			t.Clear = false
-		case limit > 0 && unmeasured:
-			c.clearOut(t, "ended: what it keeps on disk cannot be measured against its limit: "+why)
-		case limit > 0 && used > limit:
-			c.clearOut(t, fmt.Sprintf("%s: %s of %s; its files are removed", aboveDiskText, mib(used), mib(limit)))
-		case alloc != "" && ofAlloc > 0 && shared > ofAlloc:
-			c.clearOut(t, fmt.Sprintf("ended: its alloc kept more on disk than its limit: %s of %s; its own files are removed", mib(shared), mib(ofAlloc)))
-		default:
+		} else if own != "" {
+			c.clearOut(t, own)
+		} else if over := ev.overAlloc(t, ev.AllocBytes[alloc]+inAlloc[alloc]); over != "" {
+			c.clearOut(t, over)
+		} else {
+			limit := t.Desired.GetSpec().GetResources().GetDiskBytes()
 			rest = append(rest, share{id: id, priority: t.Desired.GetPriority(), usedBytes: used, limitBytes: limit, reservedBytes: limit})
 		}
 	}
@@ -99,11 +121,67 @@ func (c *Core) fill(ev Filled) {
 	}
 }
 
+// overOwn says how a copy is over its own limit; empty: it is not.
+func (ev *Filled) overOwn(t *task) string {
+	limit, used := t.Desired.GetSpec().GetResources().GetDiskBytes(), ev.UsedBytes[t.ID]
+	why, unmeasured := ev.Unmeasured[t.ID]
+	switch {
+	case limit > 0 && used > limit:
+		return fmt.Sprintf("%s: %s of %s; its files are removed", aboveDiskText, mib(used), mib(limit))
+	case limit > 0 && unmeasured:
+		return fmt.Sprintf("%s: %s; its files are removed", unmeasuredText, why)
+	}
+	return ""
+}
+
+// overAlloc says how the alloc of a copy is over its limit, with what all in it keep
+// together; empty: it is not.
+func (ev *Filled) overAlloc(t *task, shared int64) string {
+	alloc, limit := t.Desired.GetAlloc(), t.Desired.GetAllocResources().GetDiskBytes()
+	if alloc == "" || limit <= 0 {
+		return ""
+	}
+	if shared > limit {
+		return fmt.Sprintf("ended: its alloc kept more on disk than its limit: %s of %s; its own files are removed", mib(shared), mib(limit))
+	}
+	if why, unmeasured := ev.UnmeasuredAlloc[AllocName(alloc)]; unmeasured {
+		return fmt.Sprintf("ended: the disk use of its alloc could not be measured against its limit: %s; its own files are removed", why)
+	}
+	return ""
+}
+
+// overVolume says which volume of a copy is over its limit; empty: none is.
+func (ev *Filled) overVolume(d *borgrpc.Desired) string {
+	for _, v := range VolumesOf(d) {
+		if v.DiskBytes <= 0 {
+			continue
+		}
+		if bytes := ev.VolumeBytes[v.ID]; bytes > v.DiskBytes {
+			return fmt.Sprintf(aboveVolumeText+"%s keeps more than it may: %s of %s; nothing in it is removed", v.ID.Name, mib(bytes), mib(v.DiskBytes))
+		}
+		if why, unmeasured := ev.UnmeasuredVolume[v.ID]; unmeasured {
+			return fmt.Sprintf(aboveVolumeText+"%s could not be measured against its limit: %s; nothing in it is removed", v.ID.Name, why)
+		}
+	}
+	return ""
+}
+
 // clearOut ends a run for what it keeps on disk.
 func (c *Core) clearOut(t *task, why string) {
-	t.squeezed, t.Clear = why, true
+	t.squeezed, t.forDisk, t.Clear = why, true, true
 	c.emit(Kill{t.ID, t.Run})
 	t.dueNs = c.now.MonoNs + retryNs
+}
+
+// clearLeft removes what a copy has left that is over its limit and waits for its next run:
+// runs too short to be measured may leave as little as long ones.
+func (c *Core) clearLeft(t *task, why string) {
+	if why == "" || t.Clear {
+		return
+	}
+	t.Clear, t.Text = true, bounded(why)
+	c.emit(Save{t.Record})
+	c.emit(Clear{t.ID, t.Run})
 }
 
 // gaveWay is how the end of a run is told that was made to give way, unless it had
@@ -113,7 +191,7 @@ func (t *task) gaveWay(exit *borgpb.Exit) (told *borgpb.Exit, text string) {
 		t.Clear = false
 		return exit, ""
 	}
-	if t.Clear || strings.HasPrefix(t.squeezed, aboveVolumeText) {
+	if t.forDisk {
 		return exit, t.squeezed
 	}
 	return squeezedExit(exit), t.squeezed
@@ -121,103 +199,4 @@ func (t *task) gaveWay(exit *borgpb.Exit) (told *borgpb.Exit, text string) {
 
 func mib(bytes int64) string {
 	return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
-}
-
-// diskMeter measures what copies keep on disk, more often while the disk fills.
-type diskMeter struct {
-	// due is when it is done next; the zero time: now.
-	due time.Time
-	// ended is when it was last done, and freeBytes the most that was free since.
-	ended     time.Time
-	freeBytes int64
-}
-
-// hurry: the disk fills, so that the next measurement is due early.
-func (d *diskMeter) hurry(now time.Time, freeBytes int64, least time.Duration) bool {
-	return now.Sub(d.ended) >= least && d.freeBytes-freeBytes >= diskHaste
-}
-
-// done takes in a measurement that took from began to ended.
-func (d *diskMeter) done(began, ended time.Time, freeBytes int64) {
-	d.ended, d.freeBytes = ended, freeBytes
-	d.due = ended.Add(max(diskEvery, diskPart*ended.Sub(began)))
-}
-
-// markLogs notes how far the output of copies has come at this time.
-func (a *Agent) markLogs() {
-	v := a.view.Load()
-	if v == nil {
-		return
-	}
-	a.clock.look(a.store, v.begun, func(err error) {
-		a.cfg.Log.Warn("the times of a log cannot be kept", "machine", a.cfg.Name, "err", err)
-	})
-}
-
-// freeDisk is how much may still be written on the disk of the tasks.
-func (a *Agent) freeDisk() (bytes int64, ok bool) {
-	if a.cfg.AvailableDiskBytes == nil {
-		return 0, false
-	}
-	return a.cfg.AvailableDiskBytes()
-}
-
-// measureDisk adds up what copies and allocs keep, if that is due, and tells the
-// core. What an alloc keeps is its directory and what those in it do, by AllocName.
-func (a *Agent) measureDisk(ctx context.Context, d *diskMeter, ids []ID) (ofCopies map[ID]int64, ofAllocs map[string]int64) {
-	began := time.Now()
-	free, known := a.freeDisk()
-	least := max(diskLeast, d.due.Sub(d.ended)-diskEvery)
-	// What was freed since may be filled again.
-	d.freeBytes = max(d.freeBytes, free)
-	if a.cfg.TreeBytes == nil || began.Before(d.due) && (!known || !d.hurry(began, free, least)) {
-		return nil, nil
-	}
-	ev := Filled{UsedBytes: make(map[ID]int64, len(ids)), AllocBytes: map[string]int64{}, VolumeBytes: map[VolumeID]int64{}, Unmeasured: map[ID]string{}}
-	sum := int64(0)
-	for _, id := range ids {
-		if ctx.Err() != nil {
-			return nil, nil
-		}
-		bytes, err := a.keeps(id)
-		if err != nil {
-			ev.Unmeasured[id] = err.Error()
-		}
-		ev.UsedBytes[id] = bytes
-		sum += ev.UsedBytes[id]
-	}
-	if v := a.view.Load(); v != nil {
-		for alloc := range v.allocs {
-			// An alloc whose directory cannot be measured counts with what was.
-			bytes, _ := a.cfg.TreeBytes(filepath.Join(a.store.dir, "allocs", alloc))
-			ev.AllocBytes[alloc] = bytes
-		}
-		ofAllocs = maps.Clone(ev.AllocBytes)
-		for id, bytes := range ev.UsedBytes {
-			if alloc := v.inAlloc[id]; alloc != "" {
-				ofAllocs[alloc] += bytes
-			}
-		}
-	}
-	use := map[VolumeID]int64{}
-	for _, id := range a.store.volumes.all() {
-		// One that cannot be measured counts with what was.
-		bytes, err := a.cfg.TreeBytes(a.store.volumes.path(id))
-		if err == nil {
-			use[id] = bytes
-		}
-		ev.VolumeBytes[id] = bytes
-		sum += bytes
-	}
-	a.volumeUse.measured(use)
-	if total := a.cfg.Spec.GetCapacity().GetDiskBytes(); known && total > 0 {
-		ev.CapacityBytes = total
-		ev.RoomBytes = max(min(total, sum+free-min(spareDiskBytes, total/sparePart)), 1)
-	}
-	d.done(began, time.Now(), free)
-	select {
-	case a.results <- ev:
-	case <-ctx.Done():
-	}
-	return ev.UsedBytes, ofAllocs
 }

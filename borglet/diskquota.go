@@ -1,6 +1,7 @@
 package borglet
 
 import (
+	"errors"
 	"path/filepath"
 	"sync"
 )
@@ -68,13 +69,20 @@ func (a *Agent) unlimitDisk(dir string) {
 	}
 }
 
-// keeps is what a copy keeps on disk: as the file system counts it, or else added up.
-func (a *Agent) keeps(id ID) (sum int64, err error) {
+// keeps is what a copy keeps on disk: as the file system counts it, or else added up, with
+// what it holds open of files that are in no directory. What its output takes beyond its
+// bound counts in any case.
+func (a *Agent) keeps(id ID, held HeldOpen) (sum int64, err error) {
 	dir := a.store.TaskDir(id)
+	sum = outputBeyond(dir, a.cfg.LogKeepBytes)
 	if q := a.cfg.DiskQuotas; q != nil {
 		if bytes, ok := q.Used(filepath.Join(dir, taskSubdir)); ok {
-			return bytes, nil
+			return sum + bytes, nil
 		}
+	}
+	sum += held.Bytes[""]
+	if held.Unmeasured != "" {
+		err = errors.New(held.Unmeasured)
 	}
 	for _, sub := range []string{taskSubdir, UpperSubdir} {
 		bytes, subErr := a.cfg.TreeBytes(filepath.Join(dir, sub))

@@ -101,7 +101,7 @@ func TestDiskQuotas(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("a run begins", "limit tasks/1-5-0.0.1/task 1000; limit allocs/alice.pool.0 2000; limit volumes/alice.pool.0.data/data 3000")
-	if bytes, err := agent.keeps(id); bytes != 42 || err != nil || len(walked) > 0 {
+	if bytes, err := agent.keeps(id, HeldOpen{}); bytes != 42 || err != nil || len(walked) > 0 {
 		t.Errorf("it keeps %d (%v), want what the file system counted; walked: %v", bytes, err, walked)
 	}
 	r.Desired.Spec.Resources.DiskBytes = 1500
@@ -113,7 +113,7 @@ func TestDiskQuotas(t *testing.T) {
 	r.Desired.Spec.Relax = &borgpb.Relax{UserIds: true}
 	agent.limitDisk(r)
 	want("with the machine's user ids", "drop tasks/1-5-0.0.1/task; limit allocs/alice.pool.0 2000; limit volumes/alice.pool.0.data/data 3000")
-	if bytes, err := agent.keeps(id); bytes != 14 || err != nil || !walked[taskSubdir] || !walked[UpperSubdir] {
+	if bytes, err := agent.keeps(id, HeldOpen{}); bytes != 14 || err != nil || !walked[taskSubdir] || !walked[UpperSubdir] {
 		t.Errorf("it keeps %d (%v), want what was added up; walked: %v", bytes, err, walked)
 	}
 

@@ -1,19 +1,24 @@
 package borglet
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
 	"time"
+
+	"borg/borglet/beneath"
 )
 
 const (
-	// How much output of forgotten copies is kept; the oldest goes first.
+	// How much output of forgotten copies is kept. Beyond it goes the oldest of the user of
+	// whom most is kept.
 	keptCopiesMax = 1000
 	keptBytesMax  = 1 << 30
 )
@@ -33,10 +38,22 @@ type keptOutput struct {
 	copies []keptCopy
 	// Sum over copies. Guarded by mu.
 	bytes int64
+	// users are the sums over the copies of each. Guarded by mu.
+	users map[string]keptSum
+	// dropped counts what went before its time, to make room. Guarded by mu.
+	dropped int64
+}
+
+// keptSum is what is kept of one user.
+type keptSum struct {
+	copies int
+	bytes  int64
 }
 
 type keptCopy struct {
-	name  string
+	name string
+	// user is empty where the record does not say whose copy it was.
+	user  string
 	bytes int64
 	since time.Time
 }
@@ -65,7 +82,7 @@ func outputFiles(dir string) ([]string, error) {
 
 // openKept opens or makes the directory of kept output.
 func openKept(dir string) (*keptOutput, error) {
-	k := &keptOutput{dir: dir}
+	k := &keptOutput{dir: dir, users: map[string]keptSum{}}
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return nil, fmt.Errorf("open kept output: %w", err)
 	}
@@ -78,10 +95,17 @@ func openKept(dir string) (*keptOutput, error) {
 		if err != nil {
 			return nil, fmt.Errorf("open kept output: %w", err)
 		}
-		k.add(keptCopy{name: e.Name(), bytes: outputBytes(filepath.Join(dir, e.Name())), since: info.ModTime()})
+		k.add(keptCopy{name: e.Name(), user: userOf(filepath.Join(dir, e.Name())), bytes: outputBytes(filepath.Join(dir, e.Name())), since: info.ModTime()})
 	}
 	slices.SortStableFunc(k.copies, func(a, b keptCopy) int { return a.since.Compare(b.since) })
 	return k, k.trim()
+}
+
+// state is for people: the sum of what is kept, and how much had to make room.
+func (k *keptOutput) state() (bytes, dropped int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.bytes, k.dropped
 }
 
 // path is where the output of a copy is, if it is kept.
@@ -111,7 +135,7 @@ func (k *keptOutput) take(id ID, taskDir string) error {
 	if err := k.linkRecords(id, taskDir); err != nil {
 		return err
 	}
-	k.add(keptCopy{name: id.String(), bytes: outputBytes(k.path(id)), since: time.Now()})
+	k.add(keptCopy{name: id.String(), user: userOf(k.path(id)), bytes: outputBytes(k.path(id)), since: time.Now()})
 	return k.trim()
 }
 
@@ -134,26 +158,64 @@ func (k *keptOutput) linkRecords(id ID, taskDir string) error {
 // add counts a copy in as the newest.
 func (k *keptOutput) add(c keptCopy) {
 	k.copies = append(k.copies, c)
-	k.bytes += c.bytes
+	k.count(c, 1)
+}
+
+// count adds a copy to the sums, or takes it out of them.
+func (k *keptOutput) count(c keptCopy, sign int) {
+	k.bytes += int64(sign) * c.bytes
+	of := k.users[c.user]
+	of.copies += sign
+	of.bytes += int64(sign) * c.bytes
+	if k.users[c.user] = of; of.copies == 0 {
+		delete(k.users, c.user)
+	}
+}
+
+// userOf says whose copy it was whose record is in a directory.
+func userOf(dir string) string {
+	var d struct {
+		User string `json:"user"`
+	}
+	text, err := beneath.ReadFile(dir, "spec.json")
+	if err != nil || json.Unmarshal(text, &d) != nil {
+		return ""
+	}
+	return d.User
 }
 
 // drop no longer counts a copy, whose place another take will fill.
 func (k *keptOutput) drop(name string) {
 	at := slices.IndexFunc(k.copies, func(c keptCopy) bool { return c.name == name })
 	if at >= 0 {
-		k.bytes -= k.copies[at].bytes
+		k.count(k.copies[at], -1)
 		k.copies = slices.Delete(k.copies, at, at+1)
 	}
 }
 
-// trim removes the oldest until the rest is within bounds.
+// trim removes output until the rest is within bounds, each time the oldest of the user of
+// whom most is kept: what one user writes costs another nothing that is within his share.
 func (k *keptOutput) trim() error {
 	for len(k.copies) > keptCopiesMax || k.bytes > keptBytesMax {
-		if err := k.removeOldest(); err != nil {
+		most := k.most(k.bytes > keptBytesMax)
+		at := slices.IndexFunc(k.copies, func(c keptCopy) bool { return c.user == most })
+		if err := k.remove(at); err != nil {
 			return err
 		}
+		k.dropped++
 	}
 	return nil
+}
+
+// most is the user of whom most is kept, by bytes or by the number of copies.
+func (k *keptOutput) most(byBytes bool) (user string) {
+	for _, u := range slices.Sorted(maps.Keys(k.users)) {
+		was, of := k.users[user], k.users[u]
+		if byBytes && of.bytes > was.bytes || !byBytes && of.copies > was.copies {
+			user = u
+		}
+	}
+	return user
 }
 
 // expire removes what was taken before a time.
@@ -161,19 +223,19 @@ func (k *keptOutput) expire(before time.Time) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for len(k.copies) > 0 && k.copies[0].since.Before(before) {
-		if err := k.removeOldest(); err != nil {
+		if err := k.remove(0); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (k *keptOutput) removeOldest() error {
-	oldest := k.copies[0]
-	if err := os.RemoveAll(filepath.Join(k.dir, oldest.name)); err != nil {
+func (k *keptOutput) remove(at int) error {
+	name := k.copies[at].name
+	if err := os.RemoveAll(filepath.Join(k.dir, name)); err != nil {
 		return fmt.Errorf("remove kept output: %w", err)
 	}
-	k.drop(oldest.name)
+	k.drop(name)
 	return nil
 }
 

@@ -13,7 +13,14 @@ import (
 // endedCopy makes the directory of a copy that has ended and written text.
 func endedCopy(t *testing.T, s *Store, id ID, text string) {
 	t.Helper()
-	if err := s.Save(Record{ID: id, Desired: wanted(id)}); err != nil {
+	endedCopyOf(t, s, wanted(id).GetUser(), id, text)
+}
+
+func endedCopyOf(t *testing.T, s *Store, user string, id ID, text string) {
+	t.Helper()
+	d := wanted(id)
+	d.User = user
+	if err := s.Save(Record{ID: id, Desired: d}); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(s.TaskDir(id), stdoutFile), []byte(text), 0o600); err != nil {
@@ -89,8 +96,7 @@ func TestKeptOutputIsBounded(t *testing.T) {
 	}
 	each := s.kept.bytes / 5
 	// As if the last but one were very long.
-	s.kept.copies[3].bytes += keptBytesMax - 3*each
-	s.kept.bytes += keptBytesMax - 3*each
+	s.kept.grow(3, keptBytesMax-3*each)
 	if err := s.kept.trim(); err != nil {
 		t.Fatal(err)
 	}
@@ -102,6 +108,81 @@ func TestKeptOutputIsBounded(t *testing.T) {
 	}
 	if s.kept.bytes > keptBytesMax {
 		t.Errorf("%d bytes are kept", s.kept.bytes)
+	}
+}
+
+// grow makes a copy count for more.
+func (k *keptOutput) grow(at int, bytes int64) {
+	k.count(k.copies[at], -1)
+	k.copies[at].bytes += bytes
+	k.count(k.copies[at], 1)
+}
+
+// What one user writes costs another nothing: the oldest output goes of the user of whom
+// most is kept, by bytes or by number, also after the borglet was started anew.
+func TestKeptOutputIsPerUser(t *testing.T) {
+	dir := t.TempDir()
+	s, err := OpenStore(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keep := func(user string, index uint32) ID {
+		t.Helper()
+		id := ID{"1-5-0", index, 1}
+		endedCopyOf(t, s, user, id, "text\n")
+		if err := s.Remove(id); err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	kept := func(id ID) bool {
+		_, err := s.outputDir(id)
+		return err == nil
+	}
+	quiet := []ID{keep("bob", 0), keep("bob", 1)}
+	first := keep("mallory", 2)
+	// Few, and large. It is the second of mallory's that goes when the third comes: the
+	// first made room for the second.
+	s.kept.grow(2, keptBytesMax/2)
+	second := keep("mallory", 3)
+	s.kept.grow(3, keptBytesMax)
+	if err := s.kept.trim(); err != nil {
+		t.Fatal(err)
+	}
+	if !kept(quiet[0]) || !kept(quiet[1]) || kept(first) || kept(second) {
+		t.Errorf("kept are bob's %t %t and mallory's %t %t, want bob's alone", kept(quiet[0]), kept(quiet[1]), kept(first), kept(second))
+	}
+	// Many, and small.
+	for i := range uint32(keptCopiesMax - 2) {
+		at := s.kept.path(ID{"1-5-0", 10 + i, 1})
+		if err := os.Mkdir(at, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range map[string]string{stdoutFile: "text\n", "spec.json": `{"user": "mallory"}`} {
+			if err := os.WriteFile(filepath.Join(at, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if s, err = OpenStore(dir); err != nil {
+		t.Fatal(err)
+	}
+	last := keep("mallory", 5000)
+	if bytes, _ := s.kept.state(); !kept(quiet[0]) || !kept(quiet[1]) || !kept(last) || len(s.kept.copies) != keptCopiesMax || bytes <= 0 {
+		t.Errorf("after a flood bob's are kept: %t %t, the last of mallory's: %t, in all %d", kept(quiet[0]), kept(quiet[1]), kept(last), len(s.kept.copies))
+	}
+	if _, dropped := s.kept.state(); dropped != 1 || s.kept.users["bob"].copies != 2 || s.kept.users["mallory"].copies != keptCopiesMax-2 {
+		t.Errorf("%d had to make room; by user %v", dropped, s.kept.users)
+	}
+	// Who has more than others gives way before them, whoever came last.
+	s.kept.grow(0, keptBytesMax/2+1)
+	keep("carol", 6000)
+	s.kept.grow(len(s.kept.copies)-1, keptBytesMax/2)
+	if err := s.kept.trim(); err != nil {
+		t.Fatal(err)
+	}
+	if kept(quiet[0]) || !kept(quiet[1]) || !kept(ID{"1-5-0", 6000, 1}) {
+		t.Errorf("of whom most is kept: %t, %t; of another: %t", kept(quiet[0]), kept(quiet[1]), kept(ID{"1-5-0", 6000, 1}))
 	}
 }
 

@@ -33,6 +33,9 @@ type Places struct {
 	Volume func(VolumeID) string
 }
 
+// AllocPath is where a task with a file system of its own sees the directory of its alloc.
+const AllocPath = "/alloc"
+
 // taskSubdir is the part of a copy's directory that belongs to the task.
 const taskSubdir = "task"
 
@@ -133,7 +136,7 @@ func newNames(d *borgrpc.Desired, id ID, p Places) names {
 	if d.GetAlloc() != "" {
 		n["alloc.dir"] = p.AllocDir
 		if p.OwnFiles {
-			n["alloc.dir"] = "/alloc"
+			n["alloc.dir"] = AllocPath
 		}
 	}
 	for _, v := range VolumesOf(d) {

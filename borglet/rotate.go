@@ -49,6 +49,8 @@ type rotator struct {
 	keepBytes int64
 	punch     func(file *os.File, end int64) error
 	warn      func(error)
+	// hoarded hears of a copy whose output took disk for nothing that it wrote.
+	hoarded func(Hoarded)
 
 	mu sync.Mutex
 	// copies whose output may have grown since the last round. Guarded by mu.
@@ -64,6 +66,7 @@ type rotator struct {
 
 func newRotator(s *Store, cfg Config) *rotator {
 	r := &rotator{store: s, keepBytes: cfg.LogKeepBytes, punch: cfg.Punch, copies: map[ID]bool{}, lengths: map[string]int64{}}
+	r.hoarded = func(Hoarded) {}
 	r.warn = func(err error) {
 		cfg.Log.Warn("a log cannot be kept within its bounds", "machine", cfg.Name, "err", err)
 	}
@@ -121,13 +124,12 @@ func (r *rotator) round(begun map[ID]bool, budgetBytes int64) {
 		r.first = 0
 	}
 	for _, id := range slices.Concat(ids[r.first:], ids[:r.first]) {
-		dir := r.store.TaskDir(id)
 		for _, stream := range streamFiles {
-			if err := r.rotate(dir, stream, &budgetBytes); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := r.rotate(id, stream, &budgetBytes); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				r.warn(err)
 			}
 			if !begun[id] {
-				delete(r.lengths, filepath.Join(dir, stream))
+				delete(r.lengths, filepath.Join(r.store.TaskDir(id), stream))
 			}
 		}
 	}
@@ -135,7 +137,8 @@ func (r *rotator) round(begun map[ID]bool, budgetBytes int64) {
 
 // rotate brings one stream within its bounds. Most of the time there is nothing to do,
 // and that costs a look at the file.
-func (r *rotator) rotate(dir, stream string, budgetBytes *int64) error {
+func (r *rotator) rotate(id ID, stream string, budgetBytes *int64) error {
+	dir := r.store.TaskDir(id)
 	path := filepath.Join(dir, stream)
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -156,10 +159,17 @@ func (r *rotator) rotate(dir, stream string, budgetBytes *int64) error {
 		return nil
 	}
 	f, err := beneath.Open(dir, stream, os.O_RDWR, 0)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		// Only the owner of a file can have a lease on it: a task with the borglet's own ids.
+		r.hoarded(Hoarded{ID: id, Why: "it has a lease on its output, which then cannot be kept within its bound"})
+	}
 	if err != nil {
 		return err
 	}
 	defer f.Close()
+	if held := st.Blocks * 512; held > r.keepBytes {
+		r.judge(id, held, dataBytes(f, info.Size()))
+	}
 	pieces, err := piecesOf(dir, stream)
 	if err != nil {
 		return err
@@ -168,6 +178,9 @@ func (r *rotator) rotate(dir, stream string, budgetBytes *int64) error {
 		return err
 	}
 	if pieces, err = r.takeOut(dir, stream, f, info.Size(), pieces, budgetBytes); err != nil {
+		return err
+	}
+	if err := r.cutBack(f, path, pieces); err != nil {
 		return err
 	}
 	return r.dropOldest(dir, pieces)

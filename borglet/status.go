@@ -456,6 +456,8 @@ var figures = []pages.Figure{
 	{Name: "task_memory_bytes", Help: "Memory of all tasks together, as last measured."},
 	{Name: "alloc_memory_bytes", Help: "Memory of what is in allocs, of all of them together, as last measured."},
 	{Name: "packages", Help: "Packages of which all is on this machine."},
+	{Name: "kept_output_bytes", Help: "Disk that the output of forgotten tasks takes."},
+	{Name: "kept_output_dropped_total", Help: "Forgotten tasks whose output was removed before its time, to make room."},
 	{Name: "package_bytes", Help: "Disk that packages take."},
 	{Name: "package_limit_bytes", Help: "Disk that packages may take."},
 	{Name: "package_fetched_bytes_total", Help: "What came of packages, from where they come from or from other machines.", Labels: []string{"from"}},
@@ -505,6 +507,9 @@ func (a *Agent) read(r *pages.Reading) {
 	if a.cfg.Packages != nil {
 		packages = a.cfg.Packages.State()
 	}
+	kept, dropped := a.store.kept.state()
+	r.Set("kept_output_bytes", float64(kept))
+	r.Set("kept_output_dropped_total", float64(dropped))
 	r.Set("packages", float64(len(packages.Digests)))
 	r.Set("package_bytes", float64(packages.Bytes))
 	r.Set("package_limit_bytes", float64(packages.LimitBytes))

@@ -103,7 +103,7 @@ func OpenStore(dir string) (*Store, error) {
 		return nil, fmt.Errorf("open borglet directory: %w", err)
 	}
 	for _, e := range left {
-		if err := os.RemoveAll(filepath.Join(dir, "trash", e.Name())); err != nil {
+		if err := beneath.RemoveAll(filepath.Join(dir, "trash", e.Name())); err != nil {
 			return nil, fmt.Errorf("remove what a forgotten copy left: %w", err)
 		}
 	}
@@ -273,15 +273,7 @@ func (s *Store) remove(id ID) error {
 // it was before its first run.
 func (s *Store) Clear(id ID) error {
 	for _, sub := range []string{taskSubdir, UpperSubdir} {
-		dir := filepath.Join(s.TaskDir(id), sub)
-		entries, err := os.ReadDir(dir)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		for _, e := range entries {
-			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
-		}
-		if err != nil {
+		if err := beneath.Clear(filepath.Join(s.TaskDir(id), sub)); err != nil {
 			return fmt.Errorf("empty the directory of copy %s: %w", id, err)
 		}
 	}
@@ -309,7 +301,7 @@ func (s *Store) discard(dir string) error {
 	if err != nil {
 		return err
 	}
-	return os.RemoveAll(trash)
+	return beneath.RemoveAll(trash)
 }
 
 const endedPrefix = "ATTEMPT_STATE_"

@@ -252,7 +252,7 @@ func (s *volumeStore) obey(core *Core, req *borgrpc.PollRequest, resp *borgrpc.P
 			return err
 		}
 		go func() {
-			if err := os.RemoveAll(to); err != nil {
+			if err := beneath.RemoveAll(to); err != nil {
 				failed(fmt.Errorf("delete volume %s: %w", id, err))
 			}
 		}()
@@ -276,14 +276,4 @@ func (s *volumeStore) limits() Volumes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.here)
-}
-
-// overVolume says which volume of a copy keeps more than it may; empty: none does.
-func overVolume(d *borgrpc.Desired, used map[VolumeID]int64) string {
-	for _, v := range VolumesOf(d) {
-		if bytes := used[v.ID]; v.DiskBytes > 0 && bytes > v.DiskBytes {
-			return fmt.Sprintf(aboveVolumeText+"%s keeps more than it may: %s of %s; nothing in it is removed", v.ID.Name, mib(bytes), mib(v.DiskBytes))
-		}
-	}
-	return ""
 }

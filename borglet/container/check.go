@@ -67,7 +67,7 @@ func (r *Runtime) checkMount(m borglet.LaunchMount) error {
 		return fmt.Errorf("mount of %s at %s: nothing may be mounted in %s", m.Source, m.Path, ours)
 	}
 	if m.Volume != "" {
-		if at := filepath.Clean(m.Path); at == "/task" || at == "/alloc" {
+		if at := filepath.Clean(m.Path); at == "/task" || at == borglet.AllocPath {
 			return fmt.Errorf("volume %s at %s: what is there belongs to the task; choose a path such as /data", m.Volume, m.Path)
 		}
 		return nil
@@ -117,7 +117,7 @@ func checkPackage(l *borglet.Launch, i int, own bool) error {
 		return fmt.Errorf("%s: the path in the task must be absolute", at)
 	case p.Path == "/" && l.Rootfs != "":
 		return fmt.Errorf("%s: the task has the root file system %s already; leave one of both out", at, l.Rootfs)
-	case p.Path == "/task" || p.Path == "/alloc":
+	case p.Path == "/task" || p.Path == borglet.AllocPath:
 		return fmt.Errorf("%s: what is there belongs to the task; choose a path such as /opt/%s", at, p.Name)
 	}
 	if ours := reserved(p.Path); ours != "" {

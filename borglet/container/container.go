@@ -121,7 +121,10 @@ func buildRoot(dir, root string, o *order) ([]bind, error) {
 	}
 	binds = append(binds, bind{source: filepath.Join(dir, taskDir), path: "/task", writable: true, owned: true})
 	if l.Alloc != "" {
-		binds = append(binds, bind{source: l.AllocDir, path: "/alloc", writable: true, owned: true})
+		binds = append(binds, bind{source: l.AllocDir, path: borglet.AllocPath, writable: true, owned: true})
+		if err := makeAlloc(o.CgroupParent, l); err != nil {
+			return nil, err
+		}
 	}
 	if l.Papers != "" {
 		binds = append(binds, bind{source: l.Papers, path: borglet.PapersPath, owned: true})
@@ -138,11 +141,8 @@ func ownRoot(root string, o *order, binds []bind, outputs ...*os.File) (string, 
 	if o.FirstID == 0 {
 		return root, nil
 	}
-	// A program may open them again, by the name /dev/stdout.
-	for _, f := range outputs {
-		if err := f.Chown(int(o.FirstID), int(o.FirstID)); err != nil {
-			return "", fmt.Errorf("give the task its output: %w", err)
-		}
+	if err := giveOutput(o.FirstID, outputs); err != nil {
+		return "", err
 	}
 	if err := checkOwned(o.FirstID, binds); err != nil {
 		return "", err
@@ -151,6 +151,22 @@ func ownRoot(root string, o *order, binds []bind, outputs ...*os.File) (string, 
 		return root, nil
 	}
 	return coverRoot(root)
+}
+
+// giveOutput lets a copy write to its output, also when a program opens it again by the name
+// /dev/stdout. It stays root's: its owner could take a lease on it, and with that keep the
+// borglet from opening it.
+func giveOutput(firstID uint32, outputs []*os.File) error {
+	for _, f := range outputs {
+		err := f.Chown(0, int(firstID))
+		if err == nil {
+			err = f.Chmod(0o660)
+		}
+		if err != nil {
+			return fmt.Errorf("give the task its output: %w", err)
+		}
+	}
+	return nil
 }
 
 // checkOwned finds the binds of file systems that cannot have other owners, such as

@@ -1,11 +1,18 @@
 package container
 
 import (
+	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"borg/borglet/beneath"
 )
 
 // TestTreeBytes: blocks count, links are not followed, names of one file count once.
@@ -53,17 +60,131 @@ func TestTreeBytes(t *testing.T) {
 	}
 }
 
-// TestTreeBytesBounded: what is too deep to be measured is said to be.
-func TestTreeBytesBounded(t *testing.T) {
-	dir := t.TempDir()
-	deep := dir
-	for i := range maxDepth + 2 {
-		deep = filepath.Join(deep, strconv.Itoa(i%10))
-	}
-	if err := os.MkdirAll(deep, 0o755); err != nil {
+// nested makes directories in one another with a file of a MiB in the last.
+func nested(t *testing.T, dir string, depth int) {
+	t.Helper()
+	fd, err := unix.Open(dir, openDirectory, 0)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := TreeBytes(dir); err == nil || !strings.Contains(err.Error(), "deep") {
-		t.Errorf("TreeBytes of a deep tree: %v", err)
+	for range depth {
+		err := unix.Mkdirat(fd, "directory", 0o700)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next, err := unix.Openat(fd, "directory", openDirectory, 0)
+		unix.Close(fd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fd = next
+	}
+	defer unix.Close(fd)
+	file, err := unix.Openat(fd, "file", unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(file)
+	if _, err := unix.Write(file, make([]byte, 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestTreeBytesDeep: the depth of a tree hides nothing, and its levels are not all open at
+// once.
+func TestTreeBytesDeep(t *testing.T) {
+	dir := t.TempDir()
+	t.Cleanup(func() {
+		if err := beneath.Clear(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	const depth = 8 * openLevels
+	nested(t, dir, depth)
+	for i := range 100 {
+		// Beside the way down, and read after it.
+		if err := os.WriteFile(filepath.Join(dir, "directory", strings.Repeat("x", 200)+strconv.Itoa(i)), make([]byte, 8<<10), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := diskUse(t, dir)
+	w := treeWalk{bounds: treeBounds{maxDepth, maxFiles, maxWaitingBytes}, linked: map[inode]bool{}, buf: make([]byte, 1<<10)}
+	fd, err := unix.Open(dir, openDirectory, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(w.push(fd), w.walk()); err != nil || w.blocks*512 != want {
+		t.Errorf("in small steps %d bytes, %v, want %d", w.blocks*512, err, want)
+	}
+	if n, err := TreeBytes(dir); err != nil || n != want {
+		t.Errorf("TreeBytes of a deep tree = %d, %v, want %d", n, err, want)
+	}
+}
+
+// diskUse is what du says.
+func diskUse(t *testing.T, dir string) int64 {
+	t.Helper()
+	out, err := exec.Command("du", "--block-size=1", "--summarize", dir).Output()
+	if err != nil {
+		t.Skip("no du: ", err)
+	}
+	var n int64
+	if _, err := fmt.Sscan(string(out), &n); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		t.Fatal(err)
+	}
+	return n - st.Blocks*512
+}
+
+// TestTreeBytesBounded: what is too deep or too much to be measured is said to be.
+func TestTreeBytesBounded(t *testing.T) {
+	dir := t.TempDir()
+	nested(t, dir, 12)
+	for want, bounds := range map[string]treeBounds{
+		"more than 10 deep":  {10, 100, 1 << 10},
+		"more than 10 files": {100, 10, 1 << 10},
+		"long names":         {100, 100, 8},
+	} {
+		if _, err := treeBytes(dir, bounds); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("with %v: %v, want %q", bounds, err, want)
+		}
+	}
+	if n, err := treeBytes(dir, treeBounds{12, 100, 16}); err != nil || n < 1<<20 {
+		t.Errorf("within its bounds: %d, %v", n, err)
+	}
+}
+
+// TestTreeBytesMoves: a directory far above that was moved meanwhile is no way out of the
+// tree.
+func TestTreeBytesMoves(t *testing.T) {
+	top := t.TempDir()
+	dir := filepath.Join(top, "tree")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	nested(t, dir, 2*openLevels)
+	w := treeWalk{bounds: treeBounds{maxDepth, maxFiles, maxWaitingBytes}, linked: map[inode]bool{}, buf: make([]byte, 1<<10)}
+	defer w.close()
+	fd, err := unix.Open(dir, openDirectory, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.push(fd); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 * openLevels {
+		if err := w.descend(w.levels[len(w.levels)-1].fd, "directory"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	moved := filepath.Join(dir, strings.Repeat("directory/", openLevels))
+	if err := os.Rename(moved, filepath.Join(top, "moved")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.walk(); !errors.Is(err, errMoved) {
+		t.Errorf("the walk ended with %v, want that directories moved", err)
 	}
 }

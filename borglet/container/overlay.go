@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"borg/borglet"
+	"borg/borglet/beneath"
 	"borg/borglet/diskquota"
 )
 
@@ -45,7 +46,7 @@ func mountPackages(dir, root string, o *order) (binds []bind, err error) {
 	}
 	for _, name := range []string{lowerDir, treesDir, upperDir, workDir} {
 		// A run begins with what is in the image: what an earlier one wrote goes.
-		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+		if err := beneath.RemoveAll(filepath.Join(dir, name)); err != nil {
 			return nil, fmt.Errorf("clear the packages of the last run: %w", err)
 		}
 	}

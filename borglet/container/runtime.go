@@ -102,6 +102,9 @@ type Runtime struct {
 	runs map[borglet.ID]*run
 
 	listeners listeners
+	// inFlight is in how many looks in turn files were on their way in sockets of a copy
+	// that could not be looked at. Only HeldOpen uses it, one call at a time.
+	inFlight map[borglet.ID]int
 
 	// OwnNetworks: tasks can have networks of their own here. Set before first use.
 	OwnNetworks bool

@@ -44,7 +44,7 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 		return nil, r
 	}
 	bytes := int64(len(specBytes)+runBytes) + mapBytes(labels) + mapBytes(o.Annotations)
-	if r := c.checkSetState(key, nil, spec.Priority, int64(spec.Allocs), bytes); r != nil {
+	if r := c.checkSetState(key, nil, spec.Priority, int64(spec.Allocs), bytes, len(spec.Volumes) > 0); r != nil {
 		return nil, about(key.String(), r)
 	}
 	return func(res *borgpb.Result) {
@@ -102,6 +102,7 @@ func (c *Cell) addAllocSet(s *AllocSet) {
 	c.setsByU[s.uid] = s
 	at, _ := slices.BinarySearchFunc(c.setList, s.key, compareSet)
 	c.setList = slices.Insert(c.setList, at, s)
+	c.ownerBegins(s.key)
 }
 
 // stateOf follows from the allocs as a job's state follows from its tasks.
@@ -140,6 +141,7 @@ func (c *Cell) checkKillAllocSet(o *borgpb.KillAllocSet) (commit, *borgpb.Refusa
 		was := s.stateUse()
 		c.graveyard.add(c, &s.deathSeq, &s.deathNs, grave{set: s})
 		c.dies(&was, grave{set: s, seq: s.deathSeq, ns: s.deathNs})
+		c.ownerEnds(s.key, s.spec.Priority)
 		c.dirty(s)
 		e := setEvent(s, borgpb.EventKind_EVENT_KIND_KILL, from, stateDead)
 		e.Reason = s.reason
@@ -179,6 +181,7 @@ func (c *Cell) placeAlloc(a *Alloc, at place) {
 	at.machine.room.add(inBoth(a.res()))
 	a.takeDevices(at.machine, at.devices)
 	a.wait = await(&at.machine.room, a.res(), at.victims.all())
+	c.reclaim(at.machine, a.set.spec.Priority, a.Name)
 	c.moveAlloc(a, edgeSchedule, stateRunning, "")
 	c.emit(allocEvent(a, at.machine, borgpb.EventKind_EVENT_KIND_SCHEDULE, statePending, stateRunning))
 }

@@ -37,7 +37,7 @@ func (c *Cell) checkUpdateAllocSet(o *borgpb.UpdateAllocSet) (commit, *borgpb.Re
 	}
 	if r == nil {
 		bytes := int64(len(u.bytes)+runBytes) + mapBytes(u.gets.labels) + mapBytes(u.gets.annotations) + u.said.unless(u.gets).textBytes()
-		r = c.checkSetState(s.key, s, u.spec.Priority, int64(u.allocs), bytes)
+		r = c.checkSetState(s.key, s, u.spec.Priority, int64(u.allocs), bytes, len(u.spec.Volumes) > 0)
 	}
 	if r != nil {
 		return nil, about(s.key.String(), r)
@@ -245,6 +245,7 @@ func (c *Cell) setCapacity(a *Alloc, m *Machine, next Resources) {
 	if a.wait != nil {
 		a.wait.reckon()
 	}
+	c.reclaim(m, a.set.spec.Priority, a.Name)
 	m.changes++
 	e := allocEvent(a, m, borgpb.EventKind_EVENT_KIND_RESIZE, a.state, a.state)
 	e.Reason = "it holds " + chargeOf(0, &next, 1).words()
@@ -369,7 +370,7 @@ func (c *Cell) checkResizeAllocSet(o *borgpb.ResizeAllocSet) (commit, *borgpb.Re
 		r = c.checkCharge(s.key, s.charge(), chargeOfSet(s.spec, uint64(o.Allocs)))
 	}
 	if r == nil {
-		r = c.checkSetState(s.key, s, s.spec.Priority, int64(o.Allocs), s.stateBytes())
+		r = c.checkSetState(s.key, s, s.spec.Priority, int64(o.Allocs), s.stateBytes(), len(s.spec.Volumes) > 0)
 	}
 	if r != nil {
 		return nil, about(s.key.String(), r)

@@ -170,8 +170,10 @@ func (c *Cell) findPlace(p *Placement, a *borgpb.Assignment) *borgpb.Refusal {
 	if len(p.Machine.copies) >= maxCopiesOnMachine {
 		return about(p.name(), limit("", "%s holds %d copies", p.Machine.name, len(p.Machine.copies)))
 	}
-	if _, named := p.asksVolumes(); len(named) > 0 && (c.volumes.list.len()+len(named) > maxVolumes || len(p.Machine.volumes)+len(named) > maxVolumesOnMachine) {
-		return about(p.name(), limit("", "%d volumes are in the cell, %d on %s", c.volumes.list.len(), len(p.Machine.volumes), p.Machine.name))
+	if of, named := p.asksVolumes(); len(named) > 0 {
+		if r := c.checkVolumesOf(of.Job.User, p.Machine, len(named)); r != nil {
+			return about(p.name(), r)
+		}
 	}
 	if r := checkVictimsWhy(a); r != nil {
 		return about(p.name(), r)

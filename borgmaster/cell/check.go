@@ -447,7 +447,7 @@ func checkRoom(r *room, copies []*Copy, allocs []*Alloc, volumes []*Volume) erro
 		}
 	}
 	for _, v := range volumes {
-		taken = taken.add(inBoth(v.res()))
+		taken = taken.add(v.held())
 	}
 	if !taken.equal(r.taken) || !discount.equal(r.discount) {
 		return fmt.Errorf("held %+v less %+v, kept %+v less %+v", taken, discount, r.taken, r.discount)

@@ -65,6 +65,10 @@ func (l *loader) finish() error {
 		c.graveyard.tasks += g.tasks()
 		c.graveyard.enqueue(g)
 	}
+	for v := range c.Volumes() {
+		v.kept = v.keptBytes()
+		c.deriveYield(v)
+	}
 	c.stateUse = c.deriveStateUse()
 	c.countUse()
 	return l.await()

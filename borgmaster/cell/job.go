@@ -338,6 +338,7 @@ func (c *Cell) die(j *Job) {
 	was := j.stateUse()
 	c.graveyard.add(c, &j.deathSeq, &j.deathNs, grave{job: j})
 	c.dies(&was, grave{job: j, seq: j.deathSeq, ns: j.deathNs})
+	c.ownerEnds(j.key, j.latest().Proto.Priority)
 	c.counts.deadJobs++
 	for _, child := range slices.Clone(c.links.children[j.key]) {
 		c.kill(child, "its parent "+j.key.String()+" ended")

@@ -199,8 +199,12 @@ const (
 	maxVolumesOfTask    = 8
 	maxVolumesOnMachine = 10_000
 	maxVolumes          = 200_000
-	volumeKeepNs        = 24 * 3600 * second
-	maxVolumeKeepNs     = 366 * 24 * 3600 * second
+	maxVolumesOfUser    = 50_000
+	// Disk of volumes that are kept for who works in them no more. Bytes.
+	maxKeptDiskOfUser = 16 << 40
+	maxKeptDisk       = 1 << 50
+	volumeKeepNs      = 24 * 3600 * second
+	maxVolumeKeepNs   = 366 * 24 * 3600 * second
 
 	// How long a task is kept away from the machine on which it crashed twice in a row,
 	// and before format 5.

@@ -34,6 +34,8 @@ var measures = [numMeasures + 1]measure{
 	measureFiles:       {"files", "files", maxFilesOfUser, maxFiles},
 	measureFileBytes:   {"file-bytes", "bytes of files", maxFileBytesOfUser, maxFilesBytes},
 	measureSecrets:     {"secrets", "secrets", maxSecretsOfUser, maxSecretsOfCell},
+	measureVolumes:     {"volumes", "volumes", maxVolumesOfUser, maxVolumes},
+	measureKeptDisk:    {"kept-disk-bytes", "bytes of disk in volumes that are kept", maxKeptDiskOfUser, maxKeptDisk},
 	measureRequests:    {"requests", "requests that are remembered", maxRequestsOfUser, maxRequests},
 }
 
@@ -175,6 +177,11 @@ func (c *Cell) checkJobState(key JobKey, spec *Spec, labels, annotations map[str
 		tasks, more[measureCronJobs] = 0, 1
 	}
 	more.hold(false, tasks, spec.bytesOf()+mapBytes(labels)+mapBytes(annotations), measureTasks)
+	if spec.volumes && spec.Proto.AllocSet == "" {
+		if r := c.checkKept(key.User); r != nil {
+			return r
+		}
+	}
 	return c.checkState(key.User, spec.Proto.Priority, &more)
 }
 
@@ -188,6 +195,11 @@ func (c *Cell) checkJobGrowth(j *Job, spec *Spec, tasks uint32, texts int64) *bo
 	} else if j.daemon != nil && spec != nil {
 		more[measureTasks] = int64(c.numMatching(spec)) - int64(len(j.rows))
 	}
+	if next := specs[len(specs)-1]; next.volumes && next.Proto.AllocSet == "" && (more[measureTasks] > 0 || !j.latest().volumes) {
+		if r := c.checkKept(j.key.User); r != nil {
+			return r
+		}
+	}
 	more[measureBytes] = texts - j.stateBytes()
 	for _, s := range specs {
 		more[measureBytes] += s.bytesOf()
@@ -195,14 +207,19 @@ func (c *Cell) checkJobGrowth(j *Job, spec *Spec, tasks uint32, texts int64) *bo
 	return c.checkState(j.key.User, specs[len(specs)-1].Proto.Priority, &more)
 }
 
-// checkSetState is checkState for an alloc set, which has so many allocs and bytes then;
-// nil as s: it is a new one.
-func (c *Cell) checkSetState(key JobKey, s *AllocSet, priority int32, allocs, bytes int64) *borgpb.Refusal {
+// checkSetState is checkState for an alloc set, which has so many allocs and bytes then, and
+// perhaps volumes; nil as s: it is a new one.
+func (c *Cell) checkSetState(key JobKey, s *AllocSet, priority int32, allocs, bytes int64, volumes bool) *borgpb.Refusal {
 	var more StateUse
 	more.hold(false, allocs, bytes, measureAllocs)
 	if s != nil {
 		was := s.stateUse()
 		more.add(&was, -1)
+	}
+	if volumes && more[measureAllocs] > 0 {
+		if r := c.checkKept(key.User); r != nil {
+			return r
+		}
 	}
 	return c.checkState(key.User, priority, &more)
 }

@@ -21,8 +21,9 @@ const (
 	measureFiles       = borgpb.StateMeasure_STATE_MEASURE_FILES
 	measureFileBytes   = borgpb.StateMeasure_STATE_MEASURE_FILE_BYTES
 	measureSecrets     = borgpb.StateMeasure_STATE_MEASURE_SECRETS
-
-	measureRequests = borgpb.StateMeasure_STATE_MEASURE_REQUESTS
+	measureVolumes     = borgpb.StateMeasure_STATE_MEASURE_VOLUMES
+	measureKeptDisk    = borgpb.StateMeasure_STATE_MEASURE_KEPT_DISK_BYTES
+	measureRequests    = borgpb.StateMeasure_STATE_MEASURE_REQUESTS
 
 	numMeasures = int(measureRequests)
 )
@@ -155,6 +156,10 @@ func (c *Cell) deriveStateUse() stateUse {
 	for _, set := range c.setList {
 		u := set.stateUse()
 		s.count(set.key.User, &u, 1)
+	}
+	for v := range c.Volumes() {
+		s.countOne(v.of.Job.User, measureVolumes, 1)
+		s.countOne(v.of.Job.User, measureKeptDisk, v.keptBytes())
 	}
 	return s
 }

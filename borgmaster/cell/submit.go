@@ -192,6 +192,7 @@ func (c *Cell) addJob(j *Job) {
 	c.jobsByUID[j.uid] = j
 	c.jobs.add(j)
 	c.links.add(j)
+	c.ownerBegins(j.key)
 }
 
 // grow adds pending tasks up to n.

@@ -174,6 +174,9 @@ func (c *Cell) schedule(t *Task, at place) {
 	c.useVolumes(p)
 	c.hold(p)
 	p.wait = await(p.room(), p.res, at.victims.all())
+	if p.alloc == nil {
+		c.reclaim(p.machine, p.priority, t.ID().String)
+	}
 	t.cur = p
 	c.enterDomains(p)
 	c.move(t, edgeSchedule, stateRunning, "")

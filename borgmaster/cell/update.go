@@ -405,6 +405,9 @@ func (c *Cell) updateInPlace(u *Update, t *Task, spec *Spec, need *Need) {
 		p.wait.res = p.res
 		p.wait.reckon()
 	}
+	if p.alloc == nil {
+		c.reclaim(p.machine, p.priority, t.ID().String)
+	}
 	old.uses--
 	c.unwant(p)
 	c.bind(p, spec)

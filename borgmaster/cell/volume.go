@@ -36,7 +36,14 @@ type Volume struct {
 	madeWallNs int64
 	givenUp    bool
 	// It was found, and what it belongs to has another one.
-	spare  bool
+	spare bool
+	// What it belonged to was below production when it ended. Of one that was found that is
+	// not known, and it gives way to nobody.
+	low bool
+	// Production may have its disk; derived.
+	yields bool
+	// What its user is charged for, because nobody works in it; derived. Bytes.
+	kept   int64
 	reason string
 	gone   bool
 }
@@ -154,15 +161,18 @@ func (c *Cell) addVolume(v *Volume) {
 	c.volumes.list.add(v)
 	at, _ := slices.BinarySearchFunc(v.machine.volumes, v.orderKey(), compareVolume)
 	v.machine.volumes = slices.Insert(v.machine.volumes, at, v)
-	v.machine.room.add(inBoth(v.res()))
+	v.machine.room.add(v.held())
+	c.stateUse.countOne(v.of.Job.User, measureVolumes, 1)
 }
 
 func (c *Cell) removeVolume(v *Volume) {
 	c.volumes.list.remove(v.orderKey())
 	at, _ := slices.BinarySearchFunc(v.machine.volumes, v.orderKey(), compareVolume)
 	v.machine.volumes = slices.Delete(v.machine.volumes, at, at+1)
-	v.machine.room.sub(inBoth(v.res()))
-	v.gone = true
+	v.machine.room.sub(v.held())
+	c.stateUse.countOne(v.of.Job.User, measureVolumes, -1)
+	c.stateUse.countOne(v.of.Job.User, measureKeptDisk, -v.kept)
+	v.gone, v.kept = true, 0
 	c.dirty(v)
 }
 
@@ -170,6 +180,7 @@ func (c *Cell) removeVolume(v *Volume) {
 func (c *Cell) keepVolume(v *Volume) {
 	v.untilNs = min(c.clock.cellNs+v.keepNs, maxTimeNs)
 	c.setVolumeDue(v)
+	c.reviewYield(v)
 }
 
 // setVolumeDue has a volume looked at in time. Of one only the entry of the heap counts
@@ -200,12 +211,13 @@ func (c *Cell) openVolumes(of TaskID, m *Machine, named []*borgpb.Volume) {
 			c.addVolume(v)
 			c.emit(c.volumeEvent(v, borgpb.EventKind_EVENT_KIND_VOLUME, ""))
 		} else if v.diskBytes != want.DiskBytes {
-			m.room.sub(inBoth(v.res()))
+			m.room.sub(v.held())
 			v.diskBytes = want.DiskBytes
-			m.room.add(inBoth(v.res()))
+			m.room.add(v.held())
 			c.emit(c.volumeEvent(v, borgpb.EventKind_EVENT_KIND_VOLUME, ""))
 		}
 		v.keepNs, v.untilNs = keepOf(want), 0
+		c.reviewYield(v)
 		c.dirty(v)
 	}
 }
@@ -295,6 +307,7 @@ func (c *Cell) reviewVolumes(m *Machine, of TaskID) {
 		switch used := c.used(v); {
 		case used && v.untilNs != 0:
 			v.untilNs = 0
+			c.reviewYield(v)
 			c.dirty(v)
 		case !used && v.untilNs == 0:
 			c.keepVolume(v)
@@ -347,6 +360,7 @@ func (c *Cell) giveUp(v *Volume, reason string) {
 		}
 	}
 	v.givenUp, v.untilNs, v.spare, v.reason = true, 0, false, clip(reason, maxReasonBytes)
+	c.reviewYield(v)
 	c.dirty(v)
 	c.emit(c.volumeEvent(v, borgpb.EventKind_EVENT_KIND_VOLUME_GIVEN_UP, reason))
 }
@@ -381,8 +395,8 @@ func (c *Cell) setVolumes(m *Machine, o *borgpb.MachineReport) {
 		}
 		v := &Volume{of: of, name: name, machine: m, diskBytes: f.DiskBytes, keepNs: volumeKeepNs, madeWallNs: c.clock.wallNs}
 		v.spare = c.volumeNamed(of, name) != nil
-		c.keepVolume(v)
 		c.addVolume(v)
+		c.keepVolume(v)
 		c.dirty(v)
 		c.emit(c.volumeEvent(v, borgpb.EventKind_EVENT_KIND_VOLUME_FOUND, ""))
 		if m.givesUp() {
@@ -413,7 +427,7 @@ func (v *Volume) NameProto() *borgpb.VolumeName {
 func (c *Cell) VolumeProto(v *Volume) *borgpb.VolumeStatus {
 	s := &borgpb.VolumeStatus{
 		User: v.of.Job.User, Job: v.of.Job.Name, Index: v.of.Index, Volume: v.name, Machine: v.machine.name,
-		DiskBytes: v.diskBytes, Reason: v.reason, MadeWallNs: v.madeWallNs,
+		DiskBytes: v.diskBytes, Reason: v.reason, MadeWallNs: v.madeWallNs, Yields: v.Yields(),
 	}
 	switch {
 	case v.givenUp:

@@ -17,6 +17,7 @@ func (v *Volume) exists() bool { return !v.gone }
 const (
 	volumeGivenUp = 1 << iota
 	volumeSpare
+	volumeLow
 )
 
 func (v *Volume) appendValue(b []byte) []byte {
@@ -31,6 +32,9 @@ func (v *Volume) appendValue(b []byte) []byte {
 	}
 	if v.spare {
 		flags |= volumeSpare
+	}
+	if v.low {
+		flags |= volumeLow
 	}
 	e.byte(flags)
 	e.str(v.reason)
@@ -60,11 +64,11 @@ func (l *loader) volume(key string, d *decoder) error {
 	of, name := id.of, id.name
 	v := &Volume{of: of, name: name, machine: l.c.machines[id.machine], diskBytes: d.int(), keepNs: d.int(), untilNs: d.int(), madeWallNs: d.int()}
 	flags := d.byte()
-	v.givenUp, v.spare, v.reason = flags&volumeGivenUp != 0, flags&volumeSpare != 0, d.str()
+	v.givenUp, v.spare, v.low, v.reason = flags&volumeGivenUp != 0, flags&volumeSpare != 0, flags&volumeLow != 0, d.str()
 	if err := d.done(); err != nil {
 		return err
 	}
-	if !ok || l.c.format < FormatVolumes || checkKey(of.Job) != nil || !validName(name) || flags > volumeGivenUp|volumeSpare ||
+	if !ok || l.c.format < FormatVolumes || checkKey(of.Job) != nil || !validName(name) || flags > volumeGivenUp|volumeSpare|volumeLow || v.low && l.c.format < FormatVolumesYield ||
 		v.diskBytes < 0 || v.diskBytes > maxDiskBytes || v.keepNs < 0 || v.keepNs > maxVolumeKeepNs || v.untilNs < 0 || v.untilNs > maxTimeNs {
 		return errOdd
 	}
@@ -140,6 +144,8 @@ func (c *Cell) checkVolumes() error {
 			return fmt.Errorf("volume %s should have been given up at %d, it is %d, and due at %d", v.FullName(), v.untilNs, c.clock.cellNs, v.dueNs)
 		case v.dueNs != 0 && !slices.Contains(c.volumes.dues, due[*Volume]{v.dueNs, v}):
 			return fmt.Errorf("volume %s is due at %d, and nothing looks at it then", v.FullName(), v.dueNs)
+		case c.checkYield(v) != nil:
+			return c.checkYield(v)
 		case v.machine.givesUp() && v.untilNs != 0:
 			return fmt.Errorf("volume %s is kept on %s, which is emptied of volumes too", v.FullName(), v.machine.name)
 		}

@@ -64,7 +64,7 @@ func volumeList(s *session) error {
 		if v.GetKeptNs() != 0 {
 			kept = span(time.Duration(v.GetKeptNs()))
 		}
-		t.add(s.volumeName(v), v.GetMachine(), used, bytesText(v.GetDiskBytes()), volumeWord(v.GetState()), kept, v.GetReason())
+		t.add(s.volumeName(v), v.GetMachine(), used, bytesText(v.GetDiskBytes()), volumeWord(v), kept, v.GetReason())
 	}
 	return t.write(s.out, "")
 }
@@ -73,9 +73,13 @@ func (s *session) volumeName(v *borgpb.VolumeStatus) string {
 	return fmt.Sprintf("%s/%d/%s", s.short(v.GetUser(), v.GetJob()), v.GetIndex(), v.GetVolume())
 }
 
-func volumeWord(st borgpb.VolumeState) cell {
-	text := strings.ReplaceAll(word(st), "_", " ")
-	switch st {
+func volumeWord(v *borgpb.VolumeStatus) cell {
+	text := strings.ReplaceAll(word(v.GetState()), "_", " ")
+	if v.GetYields() {
+		// It is kept, unless production needs its disk.
+		text += ", yields"
+	}
+	switch v.GetState() {
 	case borgpb.VolumeState_VOLUME_STATE_USED:
 		return cell{text: text, style: good}
 	case borgpb.VolumeState_VOLUME_STATE_GIVEN_UP:

@@ -39,6 +39,10 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == listenArgument {
 		listenForTest(os.Args[2:])
 	}
+	if len(os.Args) == 4 && os.Args[1] == hoardArgument {
+		hoardMain(os.Args[2:])
+		return
+	}
 	if d, err := time.ParseDuration(os.Getenv(patienceVariable)); err == nil {
 		patience = d
 	}

@@ -352,6 +352,9 @@ func (s *serve) agent(rt *container.Runtime, spec *borgpb.MachineSpec, store *pa
 		HostPaths: s.hostPaths(),
 		Name:      s.name, Dir: s.dir, Spec: spec, Build: cli.Build(), Boot: boot, Backoff: s.backoff,
 		AvailableMemBytes: borglet.AvailableMemBytes, TreeBytes: container.TreeBytes,
+		HeldOpen: func(places map[borglet.ID][]string) map[borglet.ID]borglet.HeldOpen {
+			return rt.HeldOpen(s.dir, places)
+		},
 		AvailableDiskBytes: func() (int64, bool) { return container.AvailableDiskBytes(s.dir) },
 		Listening:          rt.Listening,
 		HeldPorts:          rt.HeldPorts,

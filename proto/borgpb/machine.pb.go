@@ -1070,7 +1070,9 @@ type VolumeStatus struct {
 	// When the cell first had it. Nanoseconds since 1970.
 	MadeWallNs int64 `protobuf:"varint,10,opt,name=made_wall_ns,json=madeWallNs,proto3" json:"made_wall_ns,omitempty"`
 	// What it keeps, as far as the elected master has heard lately; zero: it has not. Bytes.
-	UsedBytes     int64 `protobuf:"varint,3450,opt,name=used_bytes,json=usedBytes,proto3" json:"used_bytes,omitempty"`
+	UsedBytes int64 `protobuf:"varint,3450,opt,name=used_bytes,json=usedBytes,proto3" json:"used_bytes,omitempty"`
+	// It is kept, and is given up when production needs its disk.
+	Yields        bool `protobuf:"varint,830,opt,name=yields,proto3" json:"yields,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1182,6 +1184,13 @@ func (x *VolumeStatus) GetUsedBytes() int64 {
 	return 0
 }
 
+func (x *VolumeStatus) GetYields() bool {
+	if x != nil {
+		return x.Yields
+	}
+	return false
+}
+
 var File_borgpb_machine_proto protoreflect.FileDescriptor
 
 const file_borgpb_machine_proto_rawDesc = "" +
@@ -1271,7 +1280,7 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\x06unwell\x18\xe5\x05 \x01(\bR\x06unwell\x12.\n" +
 	"\n" +
 	"held_ports\x18\xa3\x06 \x03(\v2\x0e.borg.HeldPortR\theldPorts\x12\x1c\n" +
-	"\toom_kills\x18\xa9\x06 \x01(\rR\boomKills\"\xb7\x02\n" +
+	"\toom_kills\x18\xa9\x06 \x01(\rR\boomKills\"\xd0\x02\n" +
 	"\fVolumeStatus\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x10\n" +
 	"\x03job\x18\x02 \x01(\tR\x03job\x12\x14\n" +
@@ -1287,7 +1296,8 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	" \x01(\x03R\n" +
 	"madeWallNs\x12\x1e\n" +
 	"\n" +
-	"used_bytes\x18\xfa\x1a \x01(\x03R\tusedBytes*[\n" +
+	"used_bytes\x18\xfa\x1a \x01(\x03R\tusedBytes\x12\x17\n" +
+	"\x06yields\x18\xbe\x06 \x01(\bR\x06yields*[\n" +
 	"\fMachineState\x12\x1d\n" +
 	"\x19MACHINE_STATE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10MACHINE_STATE_UP\x10\x01\x12\x16\n" +

@@ -404,6 +404,9 @@ const (
 	EventKind_EVENT_KIND_VOLUME_GONE EventKind = 552
 	// A volume was found on a machine that the cell did not know of.
 	EventKind_EVENT_KIND_VOLUME_FOUND EventKind = 553
+	// A volume is kept, and production may have its disk: what it belonged to has ended, and
+	// was of a lower band.
+	EventKind_EVENT_KIND_VOLUME_YIELDS EventKind = 830
 )
 
 // Enum value maps for EventKind.
@@ -477,6 +480,7 @@ var (
 		551: "EVENT_KIND_VOLUME_GIVEN_UP",
 		552: "EVENT_KIND_VOLUME_GONE",
 		553: "EVENT_KIND_VOLUME_FOUND",
+		830: "EVENT_KIND_VOLUME_YIELDS",
 	}
 	EventKind_value = map[string]int32{
 		"EVENT_KIND_UNSPECIFIED":       0,
@@ -547,6 +551,7 @@ var (
 		"EVENT_KIND_VOLUME_GIVEN_UP":   551,
 		"EVENT_KIND_VOLUME_GONE":       552,
 		"EVENT_KIND_VOLUME_FOUND":      553,
+		"EVENT_KIND_VOLUME_YIELDS":     830,
 	}
 )
 
@@ -6699,7 +6704,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x14REFUSAL_KIND_TOO_OLD\x10\v\x12\x16\n" +
 	"\x12REFUSAL_KIND_LIMIT\x10\f\x12\x16\n" +
 	"\x12REFUSAL_KIND_STATE\x10\r\x12\x19\n" +
-	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xb2\x0e\n" +
+	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xd1\x0e\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11EVENT_KIND_SUBMIT\x10\x01\x12\x17\n" +
@@ -6769,7 +6774,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x11EVENT_KIND_VOLUME\x10\xa6\x04\x12\x1f\n" +
 	"\x1aEVENT_KIND_VOLUME_GIVEN_UP\x10\xa7\x04\x12\x1b\n" +
 	"\x16EVENT_KIND_VOLUME_GONE\x10\xa8\x04\x12\x1c\n" +
-	"\x17EVENT_KIND_VOLUME_FOUND\x10\xa9\x04*\xc4\x02\n" +
+	"\x17EVENT_KIND_VOLUME_FOUND\x10\xa9\x04\x12\x1d\n" +
+	"\x18EVENT_KIND_VOLUME_YIELDS\x10\xbe\x06*\xc4\x02\n" +
 	"\n" +
 	"ObjectKind\x12\x1b\n" +
 	"\x17OBJECT_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +

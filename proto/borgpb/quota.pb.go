@@ -115,9 +115,13 @@ const (
 	StateMeasure_STATE_MEASURE_FILE_BYTES StateMeasure = 10
 	// Secrets.
 	StateMeasure_STATE_MEASURE_SECRETS StateMeasure = 11
+	// Volumes, used or kept, until their machines have deleted them.
+	StateMeasure_STATE_MEASURE_VOLUMES StateMeasure = 12
+	// The disk of volumes that are kept and in which nobody works, in bytes.
+	StateMeasure_STATE_MEASURE_KEPT_DISK_BYTES StateMeasure = 13
 	// Requests that are remembered to answer a retry. Beyond the budget the oldest are
 	// forgotten.
-	StateMeasure_STATE_MEASURE_REQUESTS StateMeasure = 12
+	StateMeasure_STATE_MEASURE_REQUESTS StateMeasure = 14
 )
 
 // Enum value maps for StateMeasure.
@@ -135,22 +139,26 @@ var (
 		9:  "STATE_MEASURE_FILES",
 		10: "STATE_MEASURE_FILE_BYTES",
 		11: "STATE_MEASURE_SECRETS",
-		12: "STATE_MEASURE_REQUESTS",
+		12: "STATE_MEASURE_VOLUMES",
+		13: "STATE_MEASURE_KEPT_DISK_BYTES",
+		14: "STATE_MEASURE_REQUESTS",
 	}
 	StateMeasure_value = map[string]int32{
-		"STATE_MEASURE_UNSPECIFIED":  0,
-		"STATE_MEASURE_TASKS":        1,
-		"STATE_MEASURE_ALLOCS":       2,
-		"STATE_MEASURE_OBJECTS":      3,
-		"STATE_MEASURE_CRON_JOBS":    4,
-		"STATE_MEASURE_BYTES":        5,
-		"STATE_MEASURE_DEAD_OBJECTS": 6,
-		"STATE_MEASURE_DEAD_TASKS":   7,
-		"STATE_MEASURE_DEAD_BYTES":   8,
-		"STATE_MEASURE_FILES":        9,
-		"STATE_MEASURE_FILE_BYTES":   10,
-		"STATE_MEASURE_SECRETS":      11,
-		"STATE_MEASURE_REQUESTS":     12,
+		"STATE_MEASURE_UNSPECIFIED":     0,
+		"STATE_MEASURE_TASKS":           1,
+		"STATE_MEASURE_ALLOCS":          2,
+		"STATE_MEASURE_OBJECTS":         3,
+		"STATE_MEASURE_CRON_JOBS":       4,
+		"STATE_MEASURE_BYTES":           5,
+		"STATE_MEASURE_DEAD_OBJECTS":    6,
+		"STATE_MEASURE_DEAD_TASKS":      7,
+		"STATE_MEASURE_DEAD_BYTES":      8,
+		"STATE_MEASURE_FILES":           9,
+		"STATE_MEASURE_FILE_BYTES":      10,
+		"STATE_MEASURE_SECRETS":         11,
+		"STATE_MEASURE_VOLUMES":         12,
+		"STATE_MEASURE_KEPT_DISK_BYTES": 13,
+		"STATE_MEASURE_REQUESTS":        14,
 	}
 )
 
@@ -658,7 +666,7 @@ const file_borgpb_quota_proto_rawDesc = "" +
 	"BAND_BATCH\x10\x02\x12\f\n" +
 	"\bBAND_MID\x10\x03\x12\x13\n" +
 	"\x0fBAND_PRODUCTION\x10\x04\x12\x13\n" +
-	"\x0fBAND_MONITORING\x10\x05*\xfb\x02\n" +
+	"\x0fBAND_MONITORING\x10\x05*\xb9\x03\n" +
 	"\fStateMeasure\x12\x1d\n" +
 	"\x19STATE_MEASURE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13STATE_MEASURE_TASKS\x10\x01\x12\x18\n" +
@@ -672,8 +680,10 @@ const file_borgpb_quota_proto_rawDesc = "" +
 	"\x13STATE_MEASURE_FILES\x10\t\x12\x1c\n" +
 	"\x18STATE_MEASURE_FILE_BYTES\x10\n" +
 	"\x12\x19\n" +
-	"\x15STATE_MEASURE_SECRETS\x10\v\x12\x1a\n" +
-	"\x16STATE_MEASURE_REQUESTS\x10\fB\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\x15STATE_MEASURE_SECRETS\x10\v\x12\x19\n" +
+	"\x15STATE_MEASURE_VOLUMES\x10\f\x12!\n" +
+	"\x1dSTATE_MEASURE_KEPT_DISK_BYTES\x10\r\x12\x1a\n" +
+	"\x16STATE_MEASURE_REQUESTS\x10\x0eB\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_quota_proto_rawDescOnce sync.Once

@@ -1,0 +1,130 @@
+package borglet
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// A task may have disk set aside for its output without writing to it: behind its end, or in
+// the part that was given back. Such blocks are in no length and in no data.
+
+const (
+	// seekHole is SEEK_HOLE of lseek(2).
+	seekHole = 4
+	// maxExtents bounds the parts of an output file that are added up.
+	maxExtents = 1024
+	// aheadPart is how much a file system may set aside by itself for a file that grows, as
+	// a multiple of what was written to it.
+	aheadPart = 2
+)
+
+// blocksOf is what an open file takes of the disk, and its length.
+func blocksOf(f *os.File) (bytes, size int64, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, 0, fmt.Errorf("look at a log: %w", err)
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		bytes = st.Blocks * 512
+	}
+	return bytes, info.Size(), nil
+}
+
+// dataBytes is how much of a file up to end was written.
+func dataBytes(f *os.File, end int64) (sum int64) {
+	at := int64(0)
+	for range maxExtents {
+		from, err := f.Seek(at, seekData)
+		if err != nil || from >= end {
+			return sum
+		}
+		to, err := f.Seek(from, seekHole)
+		if err != nil || to <= from {
+			return sum
+		}
+		sum += min(to, end) - from
+		at = to
+	}
+	return sum
+}
+
+// judge tells of a copy whose output takes more of the disk than was written to it and a
+// file system sets aside by itself.
+func (r *rotator) judge(id ID, heldBytes, dataBytes int64) {
+	if aside := heldBytes - dataBytes; aside > r.keepBytes+aheadPart*dataBytes {
+		r.hoarded(Hoarded{ID: id, Why: fmt.Sprintf("its output took %s of disk for nothing that it wrote; the bound of an output stream is %s", mib(aside), mib(r.keepBytes))})
+	}
+}
+
+// cutBack gives back what a stream takes of the disk beyond what lies in its file, after its
+// oldest part was taken out.
+func (r *rotator) cutBack(f *os.File, path string, pieces []logPiece) error {
+	start := int64(0)
+	if len(pieces) > 0 {
+		start = pieces[len(pieces)-1].to
+	}
+	held, size, err := blocksOf(f)
+	if err != nil {
+		return err
+	}
+	start, err = dataFrom(f, start)
+	if err != nil {
+		return err
+	}
+	beyond := func() int64 { return held - max(size-start, 0) }
+	if beyond() <= r.keepBytes {
+		return nil
+	}
+	// In the part that was given back before.
+	if end := min(start, size); end > 0 {
+		if err := r.punch(f, end); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			return err
+		}
+	}
+	if held, size, err = blocksOf(f); err == nil && beyond() > r.keepBytes {
+		// Behind the end, where a hole cannot be made. What the task wrote since its length
+		// was looked at goes too: there is no other way, and no honest writer is here.
+		if err = f.Truncate(size); err == nil {
+			held, size, err = blocksOf(f)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("give back what a log takes behind its end: %w", err)
+	}
+	if beyond() > r.keepBytes {
+		// It is not in the file's data. The next run gets another file.
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove a log: %w", err)
+		}
+	}
+	return nil
+}
+
+// hoarded tells the core of a copy that is to end for its output.
+func (a *Agent) hoarded(ev Hoarded) {
+	select {
+	case a.results <- ev:
+	case <-a.life.Done():
+	}
+}
+
+// outputBeyond is what the output files of a copy take of the disk beyond their bound; zero
+// bound: beyond their length.
+func outputBeyond(dir string, keepBytes int64) (sum int64) {
+	for _, stream := range streamFiles {
+		info, err := os.Lstat(filepath.Join(dir, stream))
+		if err != nil {
+			continue
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && keepBytes > 0 {
+			sum += max(st.Blocks*512-keepBytes, 0)
+		} else if ok {
+			sum += max(st.Blocks*512-info.Size(), 0)
+		}
+	}
+	return sum
+}
