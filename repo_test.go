@@ -52,8 +52,8 @@ var imports = map[string]struct {
 
 	"checkpoint": {[]string{"mutant", "proto/borgpb"}, []string{"google.golang.org/grpc"}},
 	// borgmaster for the interfaces that it implements (log.go), nothing else.
-	"borgmaster/replica": {[]string{"identity", "borgmaster", "borgmaster/cell", "checkpoint", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
-	"borgmaster": {[]string{"identity", "borgmaster/admission", "borgmaster/audit", "borgmaster/cell", "borgmaster/cellkey", "borgmaster/cron", "borgmaster/duty", "borgmaster/journal", "borgmaster/linkshard", "borgmaster/metric", "borgmaster/reclaim", "borgmaster/selector", "borgmaster/watch", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"},
+	"borgmaster/replica": {[]string{"identity", "borgmaster", "borgmaster/cell", "borgmaster/late", "checkpoint", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
+	"borgmaster": {[]string{"identity", "borgmaster/admission", "borgmaster/audit", "borgmaster/cell", "borgmaster/cellkey", "borgmaster/cron", "borgmaster/duty", "borgmaster/journal", "borgmaster/late", "borgmaster/linkshard", "borgmaster/metric", "borgmaster/reclaim", "borgmaster/selector", "borgmaster/watch", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"},
 		[]string{"github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3"}},
 	// Who did what, in files of the replica; reads the log and knows no cell.
 	"borgmaster/audit": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc"}},
