@@ -264,6 +264,7 @@ func (d *dutyLoop) step(event duty.Event) {
 	live, version := d.core.Live()
 	d.mu.Unlock()
 	if version != before {
+		d.m.shareSets.Inc()
 		d.m.cfg.Logger.Info("replicas that share the machines", "live", live, "term", term)
 	}
 }

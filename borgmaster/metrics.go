@@ -93,7 +93,7 @@ var journalFigures = []pages.Figure{
 
 // collectors are all that a replica counts.
 func (m *Master) collectors() []prometheus.Collector {
-	all := []prometheus.Collector{m.calls, m.elections, pages.NewFigures(program, figures, m.read)}
+	all := []prometheus.Collector{m.calls, m.elections, m.shareSets, pages.NewFigures(program, figures, m.read)}
 	all = append(all, m.shard.Collectors()...)
 	if m.cfg.Journal != nil {
 		all = append(all, pages.NewFigures(program, journalFigures, m.readJournal))
