@@ -482,7 +482,7 @@ func (d *Core) doubt(now int64, replica uint64, silentNs int64) (probes []Effect
 	}
 	r.doubtAgainNs = now + doubtPauseNs
 	r.doubt, r.tried, r.reached = map[string]bool{}, 0, 0
-	for _, name := range slices.Sorted(maps.Keys(d.machines)) {
+	for _, name := range d.doubtable(replica) {
 		m := d.machines[name]
 		if !m.up || m.probing || m.proposing || linkshard.Owner(name, d.live) != replica {
 			continue
@@ -496,6 +496,23 @@ func (d *Core) doubt(now int64, replica uint64, silentNs int64) (probes []Effect
 		}
 	}
 	return probes
+}
+
+// doubtable returns machines in the order in which they are tried out of doubt. Those that
+// the replica is known to miss come first: that others reach one that it heard a moment
+// ago says nothing against it.
+func (d *Core) doubtable(replica uint64) []string {
+	var missed, rest []string
+	for name := range d.machines {
+		if m := d.missing[name]; m != nil && m.missedBy == replica {
+			missed = append(missed, name)
+		} else {
+			rest = append(rest, name)
+		}
+	}
+	slices.Sort(missed)
+	slices.Sort(rest)
+	return append(missed, rest...)
 }
 
 // settleDoubt takes in a probe of a machine that was tried out of doubt, and reports
@@ -580,7 +597,7 @@ func (d *Core) consider(now int64, m *watched) []Effect {
 
 // doubtful tells whether a second replica should try a machine.
 func (d *Core) doubtful(now int64, m *watched) bool {
-	return m.up && m.silent(now+askBeforeNs, d.downAfterNs(now, m)) && !m.probing && !m.proposing && now >= m.tryAgainNs
+	return m.up && m.silent(now+askBeforeNs, d.downAfterNs(now)) && !m.probing && !m.proposing && now >= m.tryAgainNs
 }
 
 // mostProbes bounds the machines that are being tried.
@@ -620,7 +637,7 @@ func (d *Core) judge(now int64, e Probed) []Effect {
 		return nil
 	}
 	m.contradicted = 0
-	if after := d.downAfterNs(now, m); !m.silent(now, after) {
+	if after := d.downAfterNs(now); !m.silent(now, after) {
 		m.tryAgainNs = m.silentSinceNs + after
 		return nil
 	}

@@ -137,16 +137,17 @@ func (d *Core) contradictions(now int64, replica uint64) int {
 	return contradictionsToCut
 }
 
-// downAfterNs is how long a machine must have been silent to be down. A replica whose
-// rounds take longer has asked all its machines later, and until then knows of none whether
-// it is away alone. So it is two rounds and two seconds, and by how much more than usual a
-// count of those that are away may be old.
-func (d *Core) downAfterNs(now int64, m *watched) int64 {
-	r := d.replicas[m.missedBy]
-	if r == nil {
-		return silentForDownNs
+// downAfterNs is how long a machine must have been silent to be down. Whether most are
+// away is known once the replica with the longest interval has asked all its machines. So it
+// is two intervals and two seconds, and by how much more than usual a count of those that are
+// away may be old.
+func (d *Core) downAfterNs(now int64) int64 {
+	periodNs, freshNs := int64(restPeriodNs), int64(unheardFreshNs)
+	for _, id := range d.live {
+		r := d.replicas[id]
+		periodNs, freshNs = max(periodNs, r.periodNs), max(freshNs, d.freshNs(now, r))
 	}
-	return silentForDownNs + 2*max(r.periodNs-restPeriodNs, 0) + d.freshNs(now, r) - unheardFreshNs
+	return silentForDownNs + 2*(periodNs-restPeriodNs) + freshNs - unheardFreshNs
 }
 
 // mark notes what this master has applied.

@@ -83,7 +83,9 @@ const (
 	MissesForDown = 3
 	// A shard that hears of no machine says so once so many polls in a row have not
 	// been answered; that it stood still itself for so long is no silence of theirs.
-	deafPolls    = 8
+	deafPolls = 8
+	// As much longer than this as the interval is stretched no machine must have answered.
+	deafPauseNs  = 400e6
 	stoodStillNs = 300e6
 )
 
@@ -313,7 +315,8 @@ func (c *Core) Next() (ns int64, ok bool) {
 // DeafNs is for how long no machine has answered of many that were asked; 0: some
 // do, or too few were asked to tell, or this process is so late that it may be why.
 func (c *Core) DeafNs(now int64) int64 {
-	if c.unanswered < deafPolls || now-c.askedNs < lateFactor*c.lates.Ns(now) {
+	least := max(lateFactor*c.lates.Ns(now), c.pace.stretched(deafPauseNs)-deafPauseNs)
+	if c.unanswered < deafPolls || now-c.askedNs < least {
 		return 0
 	}
 	if mutant.Planted(mutant.UnaskedIsSilent) {
@@ -584,8 +587,12 @@ func (c *Core) start(now int64, eff *Effects) {
 		c.lagNs += (lateNs - c.lagNs) / lagPolls
 		m.inFlight, m.startedNs, m.moved = true, now, false
 		c.inFlight++
-		if c.unanswered++; c.unanswered == 1 {
-			c.askedNs = now
+		// Machines that are away are asked more often than others, and say nothing of this
+		// replica, unless there are few others.
+		if m.missed == 0 || c.mine < 2*deafPolls {
+			if c.unanswered++; c.unanswered == 1 {
+				c.askedNs = now
+			}
 		}
 		c.flights = append(c.flights, flight{m, now})
 		eff.Polls = append(eff.Polls, m.name)

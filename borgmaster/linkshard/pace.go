@@ -94,8 +94,11 @@ func (c *Core) beat(now, lateNs int64) {
 	c.pace.beat(now, lateNs, c.lagNs, c.cfg.PeriodNs)
 }
 
-// PeriodNs returns the longest time between two polls of a machine at rest.
-func (c *Core) PeriodNs(now int64) int64 { return c.pace.widestNs(now, c.cfg.PeriodNs) + c.lagNs }
+// PeriodNs returns the longest time between the answers of a machine at rest: both the start
+// of a poll and its answer may be late.
+func (c *Core) PeriodNs(now int64) int64 {
+	return c.pace.widestNs(now, c.cfg.PeriodNs) + c.lagNs + 2*c.lates.Ns(now)
+}
 
 // LateNs returns how late this process is.
 func (c *Core) LateNs(now int64) int64 { return c.lates.Ns(now) }
