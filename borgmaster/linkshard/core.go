@@ -131,7 +131,7 @@ type (
 	// Beat: a timer of this process fired so much later than it was due. One comes every
 	// BeatNs.
 	Beat struct{ LateNs int64 }
-	// Connected: there are connections to these machines already.
+	// Connected: of the machines that others poll, there are connections to these.
 	Connected struct{ Machines []string }
 )
 
@@ -286,11 +286,7 @@ func (c *Core) Step(now int64, event Event) Effects {
 	case Beat:
 		c.beat(now, e.LateNs)
 	case Connected:
-		for _, name := range e.Machines {
-			if m := c.machines[name]; m != nil {
-				m.connected = true
-			}
-		}
+		c.standing(e.Machines)
 	}
 	c.start(now, &eff)
 	return eff

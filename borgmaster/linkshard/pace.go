@@ -113,6 +113,18 @@ func (c *Core) silentFastNs(now int64) int64 {
 	return max(silentFastNs, silentRounds*c.pace.widestNs(now, c.cfg.PeriodNs))
 }
 
+// standing takes in to which machines of others there are connections.
+func (c *Core) standing(machines []string) {
+	for _, m := range c.machines {
+		m.connected = m.connected && m.mine
+	}
+	for _, name := range machines {
+		if m := c.machines[name]; m != nil && !m.mine {
+			m.connected = true
+		}
+	}
+}
+
 // handshakes is the budget of polls that need one.
 type handshakes struct {
 	// The next one may begin at.
