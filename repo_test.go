@@ -52,8 +52,8 @@ var imports = map[string]struct {
 
 	"checkpoint": {[]string{"mutant", "proto/borgpb"}, []string{"google.golang.org/grpc"}},
 	// borgmaster for the interfaces that it implements (log.go), nothing else.
-	"borgmaster/replica": {[]string{"identity", "borgmaster", "borgmaster/cell", "checkpoint", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door", "tell/hostpath"}, nil},
-	"borgmaster": {[]string{"identity", "borgmaster/admission", "borgmaster/audit", "borgmaster/cell", "borgmaster/cellkey", "borgmaster/cron", "borgmaster/duty", "borgmaster/journal", "borgmaster/linkshard", "borgmaster/metric", "borgmaster/reclaim", "borgmaster/selector", "borgmaster/watch", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door", "tell/hostpath"},
+	"borgmaster/replica": {[]string{"identity", "borgmaster", "borgmaster/cell", "borgmaster/late", "checkpoint", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door", "tell/hostpath"}, nil},
+	"borgmaster": {[]string{"identity", "borgmaster/admission", "borgmaster/audit", "borgmaster/cell", "borgmaster/cellkey", "borgmaster/cron", "borgmaster/duty", "borgmaster/journal", "borgmaster/late", "borgmaster/linkshard", "borgmaster/metric", "borgmaster/reclaim", "borgmaster/selector", "borgmaster/watch", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door", "tell/hostpath"},
 		[]string{"github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3"}},
 	// Who did what, in files of the replica; reads the log and knows no cell.
 	"borgmaster/audit": {[]string{"proto/borgpb", "tell/hostpath"}, []string{"google.golang.org/grpc"}},
@@ -63,7 +63,9 @@ var imports = map[string]struct {
 	// What happened, for weeks, in files of the replica.
 	"borgmaster/journal": {[]string{"borgmaster/audit", "borgmaster/cell", "proto/borgpb", "proto/borgrpc", "tell/hostpath"}, []string{"google.golang.org/grpc/peer"}},
 	// What the elected master does on its own.
-	"borgmaster/duty": {[]string{"borgmaster/cell", "borgmaster/linkshard", "mutant", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "time", "sync", "context"}},
+	"borgmaster/duty": {[]string{"borgmaster/cell", "borgmaster/late", "borgmaster/linkshard", "mutant", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "time", "sync", "context"}},
+	// How late a process is.
+	"borgmaster/late": {nil, []string{"google.golang.org/grpc", "time", "sync", "context"}},
 	// What tasks reserve of what they asked for: estimates from what they use.
 	"borgmaster/reclaim": {[]string{"borgmaster/cell", "mutant", "proto/borgpb", "proto/borgrpc", "scheduler/reservation"}, []string{"google.golang.org/grpc", "time", "sync", "context"}},
 	// Selectors over labels, for lists and watches alike.
@@ -75,7 +77,7 @@ var imports = map[string]struct {
 	// What a metric says that an update has for its gate; it asks, and decides nothing.
 	"borgmaster/metric": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc", "sync", "os"}},
 	// Which machines a replica polls, and what it makes of the answers.
-	"borgmaster/linkshard": {[]string{"borgmaster/cell", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
+	"borgmaster/linkshard": {[]string{"borgmaster/cell", "borgmaster/late", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
 	// What is next on the way from the replicas that a cell has to those that it is to have.
 	"borgmaster/roster": {nil, []string{"time", "sync", "context", "os", "net"}},
 	// The keys of secrets, which are in no log: the cell must not have them.

@@ -62,6 +62,9 @@ var areas = map[string]area{
 	"outage": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkOutage$", alone: true},
 	// The same cell that loses followers and elected masters, by turns; four minutes.
 	"coverage": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkCoverage$", alone: true},
+	// Five masters and two thousand pretended machines that share 2, 1 and 0.5 cores; needs root,
+	// about six minutes.
+	"scarce": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkScarce$", alone: true},
 	// What five masters do in a second: submits of many clients, assignments; about two
 	// minutes.
 	"throughput": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkThroughput$", alone: true},

@@ -164,6 +164,14 @@ func (c *conns) standBy(want identity.Name, addr string) bool {
 	return true
 }
 
+// ready reports whether there is a connection to a peer at addr.
+func (c *conns) ready(want identity.Name, addr string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.byPeer[peerAt{want, addr}]
+	return p != nil && p.conn.GetState() == connectivity.Ready
+}
+
 // named is the name of somebody of this replica's cell.
 func (c *conns) named(role identity.Role, id string) identity.Name {
 	return identity.Name{Cell: c.who.Name().Cell, Role: role, ID: id}

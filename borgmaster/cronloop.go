@@ -9,7 +9,7 @@ import (
 	"borg/proto/borgpb"
 )
 
-// cronTick is how late a slot is noticed at most.
+// cronTick is how late a slot is noticed at most, while a look takes less than its budget.
 const cronTick = time.Second
 
 // cronLoop tells the cell of slots of cron jobs whose time has come, while this replica
@@ -21,24 +21,18 @@ type cronLoop struct {
 
 // Run looks at all cron jobs each second until ctx ends.
 func (l *cronLoop) Run(ctx context.Context) {
-	ticker := time.NewTicker(cronTick)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	var ops []*borgpb.Op
+	rounds(ctx, cronTick, cronBudget, func() {
+		ops = ops[:0]
 		if !l.m.cfg.Log.State().Ready {
 			l.slots = CronSlots{}
-			continue
+			return
 		}
-		var ops []*borgpb.Op
 		l.m.cfg.Log.View(func(c *cell.Cell) { ops = l.slots.Due(c, time.Now().UnixNano()) })
 		for _, op := range ops {
 			l.fire(ctx, op)
 		}
-	}
+	})
 }
 
 // fire proposes a slot. If that fails, or its fate is not known, the next look at the

@@ -2,8 +2,11 @@ package borgmaster
 
 import (
 	"context"
+	"errors"
+	"net"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -26,6 +29,8 @@ const (
 	// A proposal of the duties that takes longer has failed; they come back to
 	// it.
 	dutyTimeout = 10 * time.Second
+	// A try of a replica's door takes no longer.
+	knockTimeout = 500 * time.Millisecond
 )
 
 // dutyLoop is the shell around the duties: it hears reports, the log and the
@@ -47,6 +52,8 @@ type dutyLoop struct {
 	steppedNs int64
 	// Machines that changed in the cell. Guarded by mu.
 	changed map[string]bool
+	// Replicas whose doors are being tried. Guarded by mu.
+	knocking map[uint64]bool
 	// Ends with Run. Guarded by mu.
 	ctx context.Context
 }
@@ -54,7 +61,7 @@ type dutyLoop struct {
 func newDutyLoop(m *Master) *dutyLoop {
 	return &dutyLoop{
 		m: m, wake: make(chan struct{}, 1), actions: make(chan struct{}, maxDutyActions),
-		core: duty.New(m.cfg.Downs), changed: map[string]bool{},
+		core: duty.New(m.cfg.Downs), changed: map[string]bool{}, knocking: map[uint64]bool{},
 	}
 }
 
@@ -82,6 +89,7 @@ func (d *dutyLoop) Run(ctx context.Context) {
 	}()
 	ticker := time.NewTicker(dutyTick)
 	defer ticker.Stop()
+	last := d.m.cfg.MonotonicNs()
 	for {
 		changed := d.m.stateChanged.Wait()
 		d.follow()
@@ -91,20 +99,9 @@ func (d *dutyLoop) Run(ctx context.Context) {
 		case <-changed:
 		case <-d.wake:
 		case <-ticker.C:
-			state := d.m.cfg.Log.State()
-			var format uint32
-			first, lost, dueInNs := "", false, int64(0)
-			d.m.cfg.Log.View(func(c *cell.Cell) {
-				if format = c.Format(); c.NumAdmins() == 0 {
-					first = d.m.cfg.FirstAdmin
-				}
-				lost, dueInNs = c.LostDeclared() > 0, c.DueInNs()
-			})
-			members := d.m.memberIDs()
-			d.step(duty.Ticked{Applied: state.Applied, Format: format, FirstAdmin: first, Members: members, LostDeclared: lost, DueInNs: dueInNs})
-			if state.Ready {
-				d.lookAtDoors(state.Replica, members)
-			}
+			now := d.m.cfg.MonotonicNs()
+			d.tick(now - last - int64(dutyTick))
+			last = now
 		}
 	}
 }
@@ -117,6 +114,33 @@ func (d *dutyLoop) silent() []string {
 		return nil
 	}
 	return d.core.Silent(d.m.cfg.MonotonicNs())
+}
+
+// tick lets a tick pass that came so much later than it was due.
+func (d *dutyLoop) tick(lateNs int64) {
+	state := d.m.cfg.Log.State()
+	ticked := duty.Ticked{Applied: state.Applied, Members: d.m.memberIDs(), LateNs: lateNs, Raft: d.raftHeard()}
+	d.m.cfg.Log.View(func(c *cell.Cell) {
+		if ticked.Format = c.Format(); c.NumAdmins() == 0 {
+			ticked.FirstAdmin = d.m.cfg.FirstAdmin
+		}
+		ticked.LostDeclared, ticked.DueInNs = c.LostDeclared() > 0, c.DueInNs()
+	})
+	d.step(ticked)
+	if state.Ready {
+		d.lookAtDoors(state.Replica, ticked.Members)
+	}
+}
+
+// raftHeard is when the log last heard the other replicas.
+func (d *dutyLoop) raftHeard() (heard []duty.RaftHeard) {
+	if d.m.cfg.Insides == nil {
+		return nil
+	}
+	for _, p := range d.m.cfg.Insides.Peers() {
+		heard = append(heard, duty.RaftHeard{ID: p.ID, AgoNs: int64(time.Since(p.At) + p.Heard)})
+	}
+	return heard
 }
 
 // follow begins or ends the duties with this replica's election, and tells
@@ -175,8 +199,10 @@ func (d *dutyLoop) reach() *borgrpc.Reach {
 	return d.core.Reach()
 }
 
-// lookAtDoors tells the duties of replicas at whose addresses nobody answers. A
-// connection to each is kept for that: it ends with the replica's process.
+// lookAtDoors tells the duties of replicas at whose addresses nobody listens. A
+// connection to each is kept for that: it ends with the replica's process. It also fails
+// when a replica takes too long for a handshake; but only where no process listens is a
+// connection refused, which takes the kernel there and nobody's time.
 func (d *dutyLoop) lookAtDoors(self uint64, members []uint64) {
 	for _, id := range members {
 		if id == self {
@@ -191,9 +217,40 @@ func (d *dutyLoop) lookAtDoors(self uint64, members []uint64) {
 		case connectivity.Idle:
 			conn.Connect()
 		case connectivity.TransientFailure:
-			d.step(duty.DoorClosed{Replica: id})
+			d.knock(id)
 		}
 	}
+}
+
+// knock tries the address of a replica, once at a time, and tells the duties if it refuses.
+func (d *dutyLoop) knock(id uint64) {
+	addr := ""
+	for _, member := range d.m.cfg.Members.Members() {
+		if member.Id == id {
+			addr = member.Addr
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ctx == nil || d.knocking[id] {
+		return
+	}
+	d.knocking[id] = true
+	ctx := d.ctx
+	d.running.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, knockTimeout)
+		defer cancel()
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+		if err == nil {
+			conn.Close()
+		}
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			d.step(duty.DoorClosed{Replica: id})
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.knocking, id)
+	})
 }
 
 // step drives the core while elected, and carries out what it decides.
@@ -217,6 +274,7 @@ func (d *dutyLoop) step(event duty.Event) {
 	live, version := d.core.Live()
 	d.mu.Unlock()
 	if version != before {
+		d.m.shareSets.Inc()
 		d.m.cfg.Logger.Info("replicas that share the machines", "live", live, "term", term)
 	}
 }

@@ -20,6 +20,9 @@ const (
 	// lateShardNs is by how much polls begin late when that is told: a machine at rest
 	// is polled every two seconds.
 	lateShard = time.Second
+	// lateIntervalPercent is how long the interval between polls is, of what it should be,
+	// when that is told.
+	lateIntervalPercent = 150
 	// maxNearEdges and maxSilentShown bound what is told of each kind.
 	maxNearEdges, maxSilentShown = 20, 5
 )
@@ -62,6 +65,10 @@ func (l *look) judgePolls(v *pages.Verdict) {
 	}
 	if l.shard.Lag >= lateShard {
 		v.Found(pages.Warn, "give the masters more processor, or add a master", "This replica polls its %d machines %s later than they are due.", l.shard.Share, pages.Span(l.shard.Lag).Text)
+	}
+	if s := &l.shard; s.Interval > s.RestInterval*lateIntervalPercent/100 {
+		v.Found(pages.Warn, "give the masters more processor, or add a master", "This replica is short of processor: it polls each of its %d machines every %s, and not every %s; its timers fire up to %s late.",
+			s.Share, pages.Span(s.Interval).Text, pages.Span(s.RestInterval).Text, pages.Span(s.Late).Text)
 	}
 }
 

@@ -42,6 +42,8 @@ var figures = []pages.Figure{
 	{Name: "shard_machines", Help: "Machines that this replica polls."},
 	{Name: "shard_missed_machines", Help: "Machines of this replica's share that were not reached when last polled."},
 	{Name: "poll_lag_seconds", Help: "How much later than due polls begin of late."},
+	{Name: "poll_interval_now_seconds", Help: "Time between two polls of a machine at rest that this replica keeps to now: 2 s, and up to 16 s while it falls behind."},
+	{Name: "late_seconds", Help: "How late timers of this process fire: the second longest delay of the last 10 s."},
 	{Name: "admitted_total", Help: "Changes of users that got a place in the log of this replica, and reads that it took.", Labels: []string{"call"}},
 	{Name: "turned_away_total", Help: "Changes and reads of users that were refused with a time to come back.", Labels: []string{"call"}},
 	{Name: "admission_waited_total", Help: "Changes of users that waited for a place in the log."},
@@ -96,7 +98,7 @@ var auditFigures = []pages.Figure{
 
 // collectors are all that a replica counts.
 func (m *Master) collectors() []prometheus.Collector {
-	all := []prometheus.Collector{m.calls, m.elections, pages.NewFigures(program, figures, m.read)}
+	all := []prometheus.Collector{m.calls, m.elections, m.shareSets, pages.NewFigures(program, figures, m.read)}
 	all = append(all, m.shard.Collectors()...)
 	if m.cfg.Journal != nil {
 		all = append(all, pages.NewFigures(program, journalFigures, m.readJournal))
@@ -151,6 +153,8 @@ func (m *Master) read(r *pages.Reading) {
 	r.Set("shard_machines", float64(l.shard.Share))
 	r.Set("shard_missed_machines", float64(l.shard.Missed))
 	r.Set("poll_lag_seconds", l.shard.Lag.Seconds())
+	r.Set("poll_interval_now_seconds", l.shard.Interval.Seconds())
+	r.Set("late_seconds", l.shard.Late.Seconds())
 	a, turns := m.admit.stats()
 	r.Set("admitted_total", float64(a.Writes), "change")
 	r.Set("admitted_total", float64(a.Reads), "read")

@@ -3,7 +3,6 @@ package borgmaster
 import (
 	"context"
 	"sync"
-	"time"
 
 	"borg/borgmaster/cell"
 	"borg/borgmaster/reclaim"
@@ -28,23 +27,16 @@ func (r *reclaimLoop) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer r.follow(LogState{})
-	ticker := time.NewTicker(dutyTick)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	rounds(ctx, dutyTick, reclaimBudget, func() {
 		state := r.m.cfg.Log.State()
 		r.follow(state)
 		if !state.Ready {
-			continue
+			return
 		}
 		if op := r.look(); op != nil {
 			running.Go(func() { r.propose(ctx, state.Term, op) })
 		}
-	}
+	})
 }
 
 // follow begins or ends the work with this replica's election.

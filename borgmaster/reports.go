@@ -82,7 +82,7 @@ func (m *Master) logReports(ctx context.Context, req *borgrpc.ReportRequest) (*b
 	defer ticker.Stop()
 	// It counts as it said; what it found is heard once.
 	again := duty.ReportOf(req)
-	again.Contacts, again.Unknown, again.SilentNs, again.Applied = nil, nil, 0, nil
+	again.Contacts, again.Unknown, again.SilentNs, again.Again = nil, nil, 0, true
 	done := make(chan struct{})
 	var hearing sync.WaitGroup
 	defer hearing.Wait()
@@ -132,6 +132,10 @@ func (v shardView) Borglet(machine, addr string) (borgrpc.BorgletServiceClient, 
 
 func (v shardView) StandBy(machine, addr string) bool {
 	return v.m.cfg.Borglets == nil && v.m.conns.standBy(v.m.conns.named(identity.Borglet, machine), addr)
+}
+
+func (v shardView) Connected(machine, addr string) bool {
+	return v.m.cfg.Borglets != nil || v.m.conns.ready(v.m.conns.named(identity.Borglet, machine), addr)
 }
 
 // borglet finds one that is called again and again, over a connection of conns.

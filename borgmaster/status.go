@@ -34,14 +34,16 @@ const (
 type looked struct {
 	counter counter
 	calls   *pages.Calls
-	// Times that this replica became the elected one and was ready.
-	elections prometheus.Counter
+	// Times that this replica became the elected one and was ready, and that it decided who
+	// shares the machines.
+	elections, shareSets prometheus.Counter
 }
 
 func newLooked() looked {
 	return looked{
 		calls:     pages.NewCalls(program),
 		elections: pages.NewCounter(program, "elections", "Times that this replica became the elected master since it was started."),
+		shareSets: pages.NewCounter(program, "share_sets", "Times that this replica, elected, decided which replicas share the machines; once for each election, and again when a share moves."),
 	}
 }
 

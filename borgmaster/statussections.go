@@ -101,6 +101,8 @@ func (l *look) shardSection() pages.Section {
 		{Name: "time between polls", Value: pages.Distribution(interval)},
 		{Name: "time of a poll", Value: pages.Distribution(poll)},
 		{Name: "polls begin late by", Value: pages.Span(s.Lag)},
+		{Name: "interval between polls now", Value: pages.Span(s.Interval).If(s.Interval > s.RestInterval*lateIntervalPercent/100, pages.Warn)},
+		{Name: "timers fire late by", Value: pages.Span(s.Late)},
 		{Name: "machines not reached", Value: pages.Number(s.Missed).If(s.Missed > 0, pages.Warn)},
 	}}
 }

@@ -49,20 +49,11 @@ func (m *Master) leftMachine(machine string) {
 // too, until ctx ends.
 func (m *Master) keepUsage(ctx context.Context) {
 	k := &usageKeeper{m: m, second: journal.NewSecond(m.cfg.Replica, m.cfg.Journal, maxUsageSent)}
-	tick := time.NewTicker(usageTick)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			// What has not ended is a part of a window; another replica goes on with it.
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTimeout)
-			defer cancel()
-			k.round(ctx, true)
-			return
-		case <-tick.C:
-			k.round(ctx, false)
-		}
-	}
+	rounds(ctx, usageTick, usageBudget, func() { k.round(ctx, false) })
+	// What has not ended is a part of a window; another replica goes on with it.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTimeout)
+	defer cancel()
+	k.round(ctx, true)
 }
 
 // usageKeeper has what polls told kept here and by a second replica.

@@ -10,6 +10,8 @@ import (
 // asked by whoever looks, must be quick, and must not wait for the log.
 type Insides interface {
 	Vitals() Vitals
+	// Peers are the other replicas as in Vitals, without what it costs to ask the disk.
+	Peers() []Peer
 	// Collectors count what is not in Vitals.
 	Collectors() []prometheus.Collector
 }
@@ -44,8 +46,9 @@ type Vitals struct {
 // Peer is another replica.
 type Peer struct {
 	ID uint64
-	// Heard is how long ago it last said something.
+	// Heard is how long ago, as of At, it last said something.
 	Heard time.Duration
+	At    time.Time
 	// Following: this replica is elected and the peer is sent its log, of which it has
 	// what is up to Match. State is raft's word for how.
 	Following bool

@@ -166,6 +166,9 @@ func (all *machines) Borglet(machine, _ string) (borgrpc.BorgletServiceClient, e
 // StandBy has nothing to do: a simulated machine is always connected.
 func (all *machines) StandBy(string, string) bool { return false }
 
+// Connected is true of every simulated machine.
+func (all *machines) Connected(string, string) bool { return true }
+
 // errOff is what nobody's answer looks like.
 var errOff = status.Error(codes.Unavailable, "the machine is off in this picture")
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"borg/borgmaster/cell"
+	"borg/borgmaster/late"
 	"borg/borgmaster/linkshard"
 	"borg/mutant"
 	"borg/proto/borgpb"
@@ -23,13 +24,8 @@ const (
 	silentForDownNs = 6e9
 	missesForDown   = linkshard.MissesForDown
 	askBeforeNs     = 1e9
-	// A replica that has not reported for so long has no share: its link shard speaks
-	// every 100 ms.
-	replicaSilentNs = 1500e6
-	// And one whose door is closed after so long.
-	doorClosedNs = 400e6
-	// A replica that has not applied what its master had so long before has no share: it
-	// knows nothing of what is to run now.
+	// A replica that has not applied what its master had so long before, and applies
+	// nothing more, has no share: it knows nothing of what is to run now.
 	behindNs = 3e9
 	// So often, at most, a master notes what it has applied.
 	markEveryNs = 100e6
@@ -144,6 +140,17 @@ type (
 		Format uint32
 		// What its cell has applied; nil: it did not say.
 		Applied *uint64
+		// How late the replica itself is, and the longest time between its polls of a
+		// machine at rest. Zero: it did not say.
+		LateNs, PeriodNs int64
+		// The report is still being logged, and is counted again: it says nothing new.
+		Again bool
+	}
+	// RaftHeard: the log's own word for when it last heard another replica.
+	RaftHeard struct {
+		ID uint64
+		// Time since then.
+		AgoNs int64
 	}
 	// Paused: this replica itself has done nothing for so long, so that others may
 	// have spoken unheard.
@@ -177,6 +184,10 @@ type (
 		// How long after the last entry something in the cell waits for the time; zero:
 		// nothing does.
 		DueInNs int64
+		// How much later than due this tick comes.
+		LateNs int64
+		// The other replicas as the log hears them; those that it never heard are left out.
+		Raft []RaftHeard
 	}
 )
 
@@ -251,6 +262,8 @@ type Core struct {
 	marks []mark
 	// The format is not raised again before, nor the first admin named.
 	raiseAgainNs, grantAgainNs int64
+	// How late this replica's own ticks are.
+	lates late.Window
 }
 
 // mark is what this master had applied at a time.
@@ -260,15 +273,26 @@ type mark struct {
 }
 
 type heardReplica struct {
-	// Last report, or a time long ago; its door was closed since.
+	// Last report, or a time long ago; it has reported in this term; its door was closed
+	// since.
 	heardNs  int64
+	reported bool
 	closed   bool
-	format   uint32
-	applied  *uint64
-	unheard  *uint32
-	returned uint32
+	// When the log last heard it in this term; zero: not yet.
+	raftNs int64
+	// How late it says that it is, and the longest time between its polls of a machine at
+	// rest.
+	lateNs, periodNs int64
+	format           uint32
+	unheard          *uint32
+	returned         uint32
 	// Version of the live set of that count.
 	unheardOf uint64
+	// What it has applied by its last word on that, when that was, and when it last grew;
+	// it was older than a replica's cell may be.
+	applied            uint64
+	appliedNs, movedNs int64
+	old                bool
 	// Without a share until then, because others reach what it misses.
 	cutOffUntilNs int64
 	penaltyNs     int64
@@ -351,6 +375,9 @@ func (d *Core) Step(now int64, event Event) []Effect {
 	case Paused:
 		for _, r := range d.replicas {
 			r.heardNs += e.Ns
+			if r.raftNs != 0 {
+				r.raftNs += e.Ns
+			}
 		}
 		for i := range d.marks {
 			d.marks[i].atNs += e.Ns
@@ -411,7 +438,7 @@ func ReportOf(req *borgrpc.ReportRequest) Reported {
 	return Reported{
 		Replica: req.GetReplica(), Contacts: req.GetContacts(), Unknown: req.GetUnknown(), SilentNs: req.GetSilentNs(),
 		Unheard: req.Unheard, Returned: req.GetReturned(), LiveVersion: req.GetLiveVersion(), Format: req.GetFormat(),
-		Applied: req.AppliedIndex,
+		Applied: req.AppliedIndex, LateNs: req.GetLateNs(), PeriodNs: req.GetPeriodNs(),
 	}
 }
 
@@ -420,8 +447,8 @@ func (d *Core) hear(now int64, e Reported) []Effect {
 		return nil
 	}
 	r := d.replica(e.Replica)
-	r.heardNs, r.closed, r.format, r.unheard, r.unheardOf, r.returned = now, false, e.Format, e.Unheard, e.LiveVersion, e.Returned
-	r.applied = e.Applied
+	r.spoke(now, e, d.marks)
+	r.format, r.unheard, r.unheardOf, r.returned = e.Format, e.Unheard, e.LiveVersion, e.Returned
 	d.decideLive(now)
 	effects := d.doubt(now, e.Replica, e.SilentNs)
 	for _, u := range e.Unknown {
@@ -446,7 +473,7 @@ func (d *Core) hear(now int64, e Reported) []Effect {
 // them, it must not keep its share for as long as it takes to call machines down.
 func (d *Core) doubt(now int64, replica uint64, silentNs int64) (probes []Effect) {
 	r := d.replicas[replica]
-	if silentNs < deafNs || now < r.doubtAgainNs || !slices.Contains(d.live, replica) {
+	if silentNs < d.deafNs(now, r) || now < r.doubtAgainNs || !slices.Contains(d.live, replica) {
 		return nil
 	}
 	others := slices.DeleteFunc(d.heardLately(now), func(id uint64) bool { return id == replica })
@@ -455,7 +482,7 @@ func (d *Core) doubt(now int64, replica uint64, silentNs int64) (probes []Effect
 	}
 	r.doubtAgainNs = now + doubtPauseNs
 	r.doubt, r.tried, r.reached = map[string]bool{}, 0, 0
-	for _, name := range slices.Sorted(maps.Keys(d.machines)) {
+	for _, name := range d.doubtable(replica) {
 		m := d.machines[name]
 		if !m.up || m.probing || m.proposing || linkshard.Owner(name, d.live) != replica {
 			continue
@@ -469,6 +496,23 @@ func (d *Core) doubt(now int64, replica uint64, silentNs int64) (probes []Effect
 		}
 	}
 	return probes
+}
+
+// doubtable returns machines in the order in which they are tried out of doubt. Those that
+// the replica is known to miss come first: that others reach one that it heard a moment
+// ago says nothing against it.
+func (d *Core) doubtable(replica uint64) []string {
+	var missed, rest []string
+	for name := range d.machines {
+		if m := d.missing[name]; m != nil && m.missedBy == replica {
+			missed = append(missed, name)
+		} else {
+			rest = append(rest, name)
+		}
+	}
+	slices.Sort(missed)
+	slices.Sort(rest)
+	return append(missed, rest...)
 }
 
 // settleDoubt takes in a probe of a machine that was tried out of doubt, and reports
@@ -490,24 +534,6 @@ func (d *Core) settleDoubt(now int64, e Probed) bool {
 		return true
 	}
 	return false
-}
-
-func (d *Core) replica(id uint64) *heardReplica {
-	r := d.replicas[id]
-	if r == nil {
-		r = &heardReplica{heardNs: -replicaSilentNs}
-		d.replicas[id] = r
-	}
-	return r
-}
-
-// closed notes that a replica's door is closed. That alone takes no share: a
-// connection may break for a moment.
-func (d *Core) closed(now int64, replica uint64) {
-	if slices.Contains(d.members, replica) && d.term != 0 {
-		d.replica(replica).closed = true
-		d.decideLive(now)
-	}
 }
 
 func (d *Core) contact(now int64, m *watched, replica uint64, c *borgrpc.Contact) []Effect {
@@ -571,7 +597,7 @@ func (d *Core) consider(now int64, m *watched) []Effect {
 
 // doubtful tells whether a second replica should try a machine.
 func (d *Core) doubtful(now int64, m *watched) bool {
-	return m.up && m.silent(now+askBeforeNs) && !m.probing && !m.proposing && now >= m.tryAgainNs
+	return m.up && m.silent(now+askBeforeNs, d.downAfterNs(now)) && !m.probing && !m.proposing && now >= m.tryAgainNs
 }
 
 // mostProbes bounds the machines that are being tried.
@@ -582,9 +608,10 @@ func (d *Core) mostProbes(now int64) int {
 	return min(probesInVain+d.downs.left(now+askBeforeNs, len(d.machines), d.bounds.DownsPerMinutePercent), probesAtOnce)
 }
 
-// silent tells whether a machine has missed enough to be down, at a time.
-func (m *watched) silent(now int64) bool {
-	return m.missed >= missesForDown && now-m.silentSinceNs >= silentForDownNs
+// silent reports whether a machine has missed enough to be down, at a time, when it is down
+// after so long.
+func (m *watched) silent(now, afterNs int64) bool {
+	return m.missed >= missesForDown && now-m.silentSinceNs >= afterNs
 }
 
 // judge acts on a second replica's try.
@@ -604,14 +631,14 @@ func (d *Core) judge(now int64, e Probed) []Effect {
 	}
 	if e.Reached {
 		m.tryAgainNs = now + retryNs
-		if m.contradicted++; m.contradicted >= 2 {
+		if m.contradicted++; m.contradicted >= d.contradictions(now, m.missedBy) {
 			d.cutOff(now, m.missedBy)
 		}
 		return nil
 	}
 	m.contradicted = 0
-	if !m.silent(now) {
-		m.tryAgainNs = m.silentSinceNs + silentForDownNs
+	if after := d.downAfterNs(now); !m.silent(now, after) {
+		m.tryAgainNs = m.silentSinceNs + after
 		return nil
 	}
 	if !d.countUnreachable(now) || d.stopped() || d.healing(now) || !d.downs.take(now, len(d.machines), d.bounds.DownsPerMinutePercent) {
@@ -650,6 +677,8 @@ func (d *Core) cutOff(now int64, replica uint64) {
 
 func (d *Core) tick(now int64, e Ticked) []Effect {
 	d.members = slices.Clone(e.Members)
+	d.lates.Add(now, e.LateNs)
+	d.hearRaft(now, e.Raft)
 	d.mark(now, e.Applied)
 	d.decideLive(now)
 	d.countUnreachable(now)
@@ -711,19 +740,6 @@ func (d *Core) commonFormat(now int64) uint32 {
 	return least
 }
 
-// heardLately returns the members that have reported lately, in order.
-func (d *Core) heardLately(now int64) []uint64 {
-	var heard []uint64
-	for _, id := range slices.Sorted(maps.Keys(d.replicas)) {
-		r := d.replicas[id]
-		silent := now - r.heardNs
-		if slices.Contains(d.members, id) && silent < replicaSilentNs && !(r.closed && silent >= doorClosedNs) {
-			heard = append(heard, id)
-		}
-	}
-	return heard
-}
-
 // gone counts the members that need not be waited for: they have not reported and
 // their doors are closed.
 func (d *Core) gone(heard []uint64) (n int) {
@@ -739,9 +755,14 @@ func (d *Core) gone(heard []uint64) (n int) {
 // begins anew: what the old owner missed says nothing of the new one.
 func (d *Core) decideLive(now int64) {
 	heard := d.heardLately(now)
-	if d.liveVersion == 0 && !d.settled(now, heard) || d.liveVersion > 0 && mutant.Planted(mutant.SharesStay) {
+	reported := slices.DeleteFunc(slices.Clone(heard), func(id uint64) bool { return !d.replicas[id].reported })
+	if d.liveVersion == 0 && !d.settled(now, reported) || d.liveVersion > 0 && mutant.Planted(mutant.SharesStay) {
 		return
 	}
+	// One that has not said a word in this term keeps the share that it has, and gets none.
+	heard = slices.DeleteFunc(heard, func(id uint64) bool {
+		return d.liveVersion > 0 && !d.replicas[id].reported && !slices.Contains(d.live, id)
+	})
 	// What is silent to its machines, though not to us.
 	if current := slices.DeleteFunc(slices.Clone(heard), func(id uint64) bool { return d.behind(now, id) }); 2*len(current) > len(d.members) {
 		heard = current
@@ -772,34 +793,6 @@ func (d *Core) decideLive(now int64) {
 	}
 }
 
-// mark notes what this master has applied.
-func (d *Core) mark(now int64, applied uint64) {
-	if n := len(d.marks); n > 0 && now < d.marks[n-1].atNs+markEveryNs {
-		return
-	}
-	d.marks = append(d.marks, mark{now, applied})
-	for len(d.marks) > 1 && d.marks[1].atNs <= now-behindNs {
-		d.marks = d.marks[1:]
-	}
-}
-
-// behind tells whether a replica's cell is too old to poll by: its disk hangs, say, while
-// all else of it works.
-func (d *Core) behind(now int64, id uint64) bool {
-	applied := d.replicas[id].applied
-	return !mutant.Planted(mutant.BehindKeepsShare) && applied != nil && len(d.marks) > 0 && d.marks[0].atNs <= now-behindNs && *applied < d.marks[0].applied
-}
-
-// lapse notes that a replica loses its share because it is silent, or behind.
-func (r *heardReplica) lapse(now int64) {
-	if r.pauseNs == 0 || now-r.lapsedNs > returnForgetsNs {
-		r.pauseNs = returnNs
-	} else {
-		r.pauseNs = min(2*r.pauseNs, returnMaxNs)
-	}
-	r.lapsedNs, r.returnsAtNs = now, now+r.pauseNs
-}
-
 // settled tells whether a new master has waited long enough for the replicas that
 // have not reported to it.
 func (d *Core) settled(now int64, heard []uint64) bool {
@@ -807,7 +800,7 @@ func (d *Core) settled(now int64, heard []uint64) bool {
 	if missing == 1 && slices.Contains(d.members, d.before) && !slices.Contains(heard, d.before) && now >= d.electedNs+settleBeforeNs {
 		return true
 	}
-	return missing <= 0 || now >= d.electedNs+settleNs
+	return missing <= 0 || now >= d.electedNs+max(settleNs, d.stretched(d.lates.Ns(now)))
 }
 
 // countUnreachable counts the machines of which nothing is heard, and reports whether
@@ -818,12 +811,16 @@ func (d *Core) countUnreachable(now int64) (known bool) {
 	known, unheard := d.liveVersion > 0, 0
 	for _, id := range d.live {
 		r := d.replicas[id]
+		if !r.reported {
+			known = false
+			continue
+		}
 		if r.unheard == nil || mutant.Planted(mutant.OutageForgotten) {
 			d.countMissing()
 			return true
 		}
 		unheard += int(*r.unheard)
-		known = known && r.unheardOf == d.liveVersion && now-r.heardNs < unheardFreshNs
+		known = known && r.unheardOf == d.liveVersion && now-r.heardNs < d.freshNs(now, r)
 	}
 	if known {
 		d.unreachable = min(unheard, len(d.machines))
@@ -859,7 +856,7 @@ func (d *Core) stopped() bool {
 func (d *Core) healing(now int64) bool {
 	returned := 0
 	for _, r := range d.replicas {
-		if now-r.heardNs < unheardFreshNs {
+		if now-r.heardNs < d.freshNs(now, r) {
 			returned += int(r.returned)
 		}
 	}

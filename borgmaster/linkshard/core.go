@@ -2,9 +2,9 @@ package linkshard
 
 import (
 	"cmp"
-	"container/heap"
 	"slices"
 
+	"borg/borgmaster/late"
 	"borg/mutant"
 	"borg/proto/borgrpc"
 )
@@ -13,7 +13,8 @@ import (
 type CoreConfig struct {
 	// This replica's id.
 	Replica uint64
-	// Time between two polls of a machine at rest. Nanoseconds; 0: 2 s.
+	// Time between two polls of a machine at rest while polls begin in time. Nanoseconds;
+	// 0: 2 s.
 	PeriodNs int64
 	// First time between polls of a machine where something is under way;
 	// doubled with each poll up to PeriodNs. 0: 50 ms.
@@ -24,6 +25,9 @@ type CoreConfig struct {
 	// Polls in flight at most; machines that are due beyond it wait. One that takes
 	// far longer than others is not counted. 0: 64.
 	MaxInFlight int
+	// Polls a second that may need a handshake, at most, while polls begin in time; fewer by
+	// as much as the time between polls is longer. 0: HandshakesPerS.
+	HandshakesPerS int64
 }
 
 func (c CoreConfig) withDefaults() CoreConfig {
@@ -31,6 +35,7 @@ func (c CoreConfig) withDefaults() CoreConfig {
 	c.FastNs = cmp.Or(c.FastNs, 50e6)
 	c.GapNs = cmp.Or(c.GapNs, 10e6)
 	c.MaxInFlight = cmp.Or(c.MaxInFlight, 64)
+	c.HandshakesPerS = cmp.Or(c.HandshakesPerS, HandshakesPerS)
 	return c
 }
 
@@ -52,12 +57,12 @@ const (
 	// silent for no longer than silentFastNs: later it is one of those that are down.
 	afterMissNs  = 1e9
 	silentFastNs = 15e9
-	// A machine that has not answered for so long is not one that is heard, whether it was
-	// asked since or not. Of many that vanish at once the first can be called down when it
+	// A machine that has not answered for an interval and so long is not one that is heard,
+	// whether it was asked since or not. Of many that vanish at once the first can be called down when it
 	// has missed three polls and another replica's: by then all have been silent for
 	// longer, however late polls are. Nobody is looked for while polls begin in time and
 	// each is answered.
-	unheardNs, unheardLagNs = 3500e6, 100e6
+	unheardNs, unheardLagNs = 1500e6, 100e6
 	// Who is back is one of those that returned for so long.
 	returnedNs = 10e9
 	// Of machines that do not answer at most so many a second are asked, and of those that
@@ -78,7 +83,9 @@ const (
 	MissesForDown = 3
 	// A shard that hears of no machine says so once so many polls in a row have not
 	// been answered; that it stood still itself for so long is no silence of theirs.
-	deafPolls    = 8
+	deafPolls = 8
+	// As much longer than this as the interval is stretched no machine must have answered.
+	deafPauseNs  = 400e6
 	stoodStillNs = 300e6
 )
 
@@ -121,6 +128,11 @@ type (
 	}
 	// Tick: time passed.
 	Tick struct{}
+	// Beat: a timer of this process fired so much later than it was due. One comes every
+	// BeatNs.
+	Beat struct{ LateNs int64 }
+	// Connected: of the machines that others poll, there are connections to these.
+	Connected struct{ Machines []string }
 )
 
 func (MachinesAre) event()    {}
@@ -132,6 +144,8 @@ func (LogContact) event()     {}
 func (MasterContact) event()  {}
 func (Answered) event()       {}
 func (Tick) event()           {}
+func (Beat) event()           {}
+func (Connected) event()      {}
 
 // Effects are what the shell must do after a step.
 type Effects struct {
@@ -146,8 +160,8 @@ type Effects struct {
 type Core struct {
 	cfg      CoreConfig
 	machines map[string]*polled
-	// Machines of the share that are not in flight, by due time and name.
-	queue         pollQueue
+	// Machines of the share that are not in flight.
+	queues        queues
 	inFlight      int
 	mine          int
 	live          []uint64
@@ -182,6 +196,11 @@ type Core struct {
 	lagNs int64
 	// Something due was held back by the polls in flight when last looked at.
 	full bool
+	// How late this process is, the interval that it keeps to for that, and the budget of
+	// handshakes.
+	lates  late.Window
+	pace   pace
+	shakes handshakes
 }
 
 // polled is what the core knows of one machine of the cell.
@@ -207,7 +226,10 @@ type polled struct {
 	missed uint32
 	// When it last answered, or became ours.
 	heardNs int64
-	// Place in the queue, -1 when not in it.
+	// There is a connection to it, as far as is known.
+	connected bool
+	// The queue that it is in, or was in last; its place there, -1 when not in it.
+	rank  rank
 	place int
 }
 
@@ -219,7 +241,7 @@ type flight struct {
 
 // NewCore returns a core without machines that knows no live set.
 func NewCore(cfg CoreConfig) *Core {
-	return &Core{cfg: cfg.withDefaults(), machines: map[string]*polled{}, lostNs: -2 * contactLostNs, logLostNs: -2 * contactLostNs}
+	return &Core{cfg: cfg.withDefaults(), machines: map[string]*polled{}, lostNs: -2 * contactLostNs, logLostNs: -2 * contactLostNs, pace: newPace()}
 }
 
 // Step takes in one event. now is monotonic, in nanoseconds.
@@ -261,6 +283,10 @@ func (c *Core) Step(now int64, event Event) Effects {
 		c.masterContact(now, e.OK)
 	case Answered:
 		c.answered(now, e, &eff)
+	case Beat:
+		c.beat(now, e.LateNs)
+	case Connected:
+		c.standing(e.Machines)
 	}
 	c.start(now, &eff)
 	return eff
@@ -269,10 +295,10 @@ func (c *Core) Step(now int64, event Event) Effects {
 // Next returns when the core wants its next Tick at the latest; ok is false
 // when only another event can make it act.
 func (c *Core) Next() (ns int64, ok bool) {
-	if len(c.queue) == 0 || !c.logOK {
+	due, any := c.queues.next(c.shakes.mayNs)
+	if !any || !c.logOK {
 		return 0, false
 	}
-	due := c.queue[0].dueNs
 	if c.inFlight >= c.cfg.MaxInFlight {
 		if len(c.flights) == 0 || c.slow >= maxSlow {
 			return 0, false
@@ -283,9 +309,10 @@ func (c *Core) Next() (ns int64, ok bool) {
 }
 
 // DeafNs is for how long no machine has answered of many that were asked; 0: some
-// do, or too few were asked to tell.
+// do, or too few were asked to tell, or this process is so late that it may be why.
 func (c *Core) DeafNs(now int64) int64 {
-	if c.unanswered < deafPolls {
+	least := max(lateFactor*c.lates.Ns(now), c.pace.stretched(deafPauseNs)-deafPauseNs)
+	if c.unanswered < deafPolls || now-c.askedNs < least {
 		return 0
 	}
 	if mutant.Planted(mutant.UnaskedIsSilent) {
@@ -310,7 +337,7 @@ func (c *Core) masterContact(now int64, ok bool) {
 func (c *Core) grantWindow(now int64) {
 	c.contactNs = now
 	for _, m := range c.machines {
-		if c.lostNs-m.heardNs >= silentFastNs {
+		if c.lostNs-m.heardNs >= c.silentFastNs(now) {
 			m.missed = min(m.missed, MissesForDown-1)
 		} else {
 			m.missed = 0
@@ -374,13 +401,13 @@ func (c *Core) Polls(machine string) bool {
 // Unheard returns how many of them did not answer their last poll, or were not polled
 // yet, or last answered longer ago than unheardNs: who is late to ask cannot tell.
 func (c *Core) Unheard(now int64) int {
-	n := c.unheard
+	n, silentNs := c.unheard, unheardNs+c.pace.widestNs(now, c.cfg.PeriodNs)
 	if n == 0 && c.lagNs < unheardLagNs {
 		// All of them were asked when they were due.
 		return 0
 	}
 	for _, m := range c.machines {
-		if m.mine && !m.unheard && now-m.heardNs >= unheardNs {
+		if m.mine && !m.unheard && now-m.heardNs >= silentNs {
 			n++
 		}
 	}
@@ -444,8 +471,13 @@ func (c *Core) remove(name string) {
 	}
 }
 
+// isNews reports whether a live set is later than the one that the core has.
+func (c *Core) isNews(e LiveSet) bool {
+	return e.Term > c.term || e.Term == c.term && e.Version > c.version
+}
+
 func (c *Core) setLive(now int64, e LiveSet) {
-	if e.Term < c.term || (e.Term == c.term && e.Version <= c.version) {
+	if !c.isNews(e) {
 		return
 	}
 	if e.Term > c.term && mutant.Planted(mutant.GraceAnew) {
@@ -481,6 +513,10 @@ func (c *Core) assign(now int64, m *polled, moved bool) {
 		return
 	}
 	m.mine, m.missed, m.fastNs, m.again, m.moved = mine, 0, 0, false, false
+	if !mine {
+		// What becomes of the connection is not known from here on.
+		m.connected = false
+	}
 	if !mutant.Planted(mutant.SilenceInherited) {
 		m.heardNs = now
 	}
@@ -502,7 +538,7 @@ func (c *Core) assign(now int64, m *polled, moved bool) {
 		m.moved = true
 		due -= movedFirstNs
 	}
-	c.enqueue(m, due)
+	c.enqueue(m, due, urgent)
 }
 
 func (c *Core) pollSoon(now int64, m *polled) {
@@ -514,10 +550,14 @@ func (c *Core) pollSoon(now int64, m *polled) {
 	if m.startedNs == 0 {
 		due = now
 	}
-	if m.place < 0 || due < m.dueNs {
-		c.unqueue(m)
-		c.enqueue(m, due)
+	if m.place >= 0 && m.dueNs <= due {
+		if m.rank != atRest {
+			return
+		}
+		due = m.dueNs
 	}
+	c.unqueue(m)
+	c.enqueue(m, due, urgent)
 }
 
 // start sends out the polls that are due.
@@ -528,22 +568,32 @@ func (c *Core) start(now int64, eff *Effects) {
 	}
 	c.releaseSlow(now)
 	held := c.full
-	for len(c.queue) > 0 && c.queue[0].dueNs <= now && c.inFlight < c.cfg.MaxInFlight {
-		m := heap.Pop(&c.queue).(*polled)
+	for c.inFlight < c.cfg.MaxInFlight {
+		m := c.queues.pop(now, c.shakes.mayNs)
+		if m == nil {
+			break
+		}
 		lateNs := int64(0)
-		if held && !m.moved {
+		switch {
+		case m.rank == unconnected:
+			c.shakes.take(now, c.pace.stretched(1e9/c.cfg.HandshakesPerS))
+		case held && !m.moved:
 			lateNs = now - m.dueNs
 		}
 		c.lagNs += (lateNs - c.lagNs) / lagPolls
 		m.inFlight, m.startedNs, m.moved = true, now, false
 		c.inFlight++
-		if c.unanswered++; c.unanswered == 1 {
-			c.askedNs = now
+		// Machines that are away are asked more often than others, and say nothing of this
+		// replica, unless there are few others.
+		if m.missed == 0 || c.mine < 2*deafPolls {
+			if c.unanswered++; c.unanswered == 1 {
+				c.askedNs = now
+			}
 		}
 		c.flights = append(c.flights, flight{m, now})
 		eff.Polls = append(eff.Polls, m.name)
 	}
-	c.full = len(c.queue) > 0 && c.queue[0].dueNs <= now
+	c.full = c.queues.isDue(urgent, now) || c.queues.isDue(atRest, now)
 }
 
 func (c *Core) answered(now int64, e Answered, eff *Effects) {
@@ -552,7 +602,8 @@ func (c *Core) answered(now int64, e Answered, eff *Effects) {
 		return
 	}
 	c.landed(m)
-	back := e.Reached && m.unheard && now-m.heardNs >= silentFastNs
+	m.connected = e.Reached
+	back := e.Reached && m.unheard && now-m.heardNs >= c.silentFastNs(now)
 	if e.Reached {
 		c.heardNs, c.unanswered = now, 0
 		c.pollNs += (now - m.startedNs - c.pollNs) / lagPolls
@@ -567,28 +618,29 @@ func (c *Core) answered(now int64, e Answered, eff *Effects) {
 		c.Returned(now)
 	}
 	c.contact(now, m, e, eff)
-	wait := c.cfg.PeriodNs
+	periodNs := c.pace.stretched(c.cfg.PeriodNs)
+	wait, rank := periodNs, atRest
 	switch {
-	case !e.Reached && now-m.heardNs < silentFastNs:
+	case !e.Reached && now-m.heardNs < c.silentFastNs(now):
 		wait = max(min(afterMissNs, c.cfg.PeriodNs), spread(m, c.silentNs(silentPollsPerS)))
 	case !e.Reached:
 		wait = max(wait, spread(m, c.silentNs(longSilentPollsPerS)))
 	case e.Reached && e.Busy:
 		m.fastNs = min(max(2*m.fastNs, c.cfg.FastNs, lagFactor*c.lagNs), c.cfg.PeriodNs)
-		wait = m.fastNs
+		wait, rank = m.fastNs, urgent
 	default:
 		m.fastNs = 0
 		// A tenth of the period, by name and time: machines that were once
 		// polled together drift apart.
-		wait += int64(mix(nameHash(m.name)^uint64(m.startedNs))%uint64(c.cfg.PeriodNs/10+1)) - c.cfg.PeriodNs/20
+		wait += int64(mix(nameHash(m.name)^uint64(m.startedNs))%uint64(periodNs/10+1)) - periodNs/20
 		wait += gridNs - (m.startedNs+wait)%gridNs
 	}
 	due := max(m.startedNs+wait, now)
 	if m.again {
-		m.again = false
+		m.again, rank = false, urgent
 		due = max(now, m.startedNs+c.gapNs())
 	}
-	c.enqueue(m, due)
+	c.enqueue(m, due, rank)
 	if back {
 		c.hurry(now)
 	}
@@ -602,7 +654,9 @@ func (c *Core) Returned(now int64) int {
 }
 
 // silentNs is the time between two polls of each machine that is silent.
-func (c *Core) silentNs(pollsPerS int) int64 { return int64(c.unheard) * 1e9 / int64(pollsPerS) }
+func (c *Core) silentNs(pollsPerS int) int64 {
+	return c.pace.stretched(int64(c.unheard) * 1e9 / int64(pollsPerS))
+}
 
 // spread is a time of that length on average: machines that vanished together are not
 // asked together for ever.
@@ -620,7 +674,7 @@ func (c *Core) hurry(now int64) {
 	for _, m := range c.machines {
 		if due := now + int64(nameHash(m.name)%within); m.unheard && m.place >= 0 && due < m.dueNs {
 			c.unqueue(m)
-			c.enqueue(m, due)
+			c.enqueue(m, due, atRest)
 		}
 	}
 }
@@ -654,43 +708,4 @@ func (c *Core) contact(now int64, m *polled, e Answered, eff *Effects) {
 		say.Machine = m.name
 		eff.Contacts = append(eff.Contacts, say)
 	}
-}
-
-func (c *Core) enqueue(m *polled, due int64) {
-	m.dueNs = due
-	heap.Push(&c.queue, m)
-}
-
-func (c *Core) unqueue(m *polled) {
-	if m.place >= 0 {
-		heap.Remove(&c.queue, m.place)
-	}
-}
-
-// pollQueue is a heap by due time, then name.
-type pollQueue []*polled
-
-func (q pollQueue) Len() int { return len(q) }
-func (q pollQueue) Less(i, j int) bool {
-	if q[i].dueNs != q[j].dueNs {
-		return q[i].dueNs < q[j].dueNs
-	}
-	return q[i].name < q[j].name
-}
-func (q pollQueue) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].place, q[j].place = i, j
-}
-func (q *pollQueue) Push(x any) {
-	m := x.(*polled)
-	m.place = len(*q)
-	*q = append(*q, m)
-}
-func (q *pollQueue) Pop() any {
-	last := len(*q) - 1
-	m := (*q)[last]
-	(*q)[last] = nil
-	*q = (*q)[:last]
-	m.place = -1
-	return m
 }

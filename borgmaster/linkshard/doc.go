@@ -14,4 +14,8 @@
 //
 // It must not decide that a machine is down: it only counts polls missed while
 // it was itself in contact with the elected master.
+//
+// A shard that falls behind gives way: it polls machines at rest less often
+// (pace.go), after those where something is under way (queue.go), and tells the
+// elected master by how much. Polls that need a handshake have a rate.
 package linkshard

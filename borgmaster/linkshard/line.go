@@ -49,10 +49,10 @@ func newLine(ctx context.Context) *line {
 	return ln
 }
 
-// poll sends a request and awaits the answer. asked numbers the orders in it: those of
+// poll sends a request and awaits the answer for at most timeout. asked numbers the orders in it: those of
 // the same number are the same.
-func (ln *line) poll(borglet borgrpc.BorgletServiceClient, addr string, req *borgrpc.PollRequest, asked uint64) (*borgrpc.PollResponse, error) {
-	deadline := time.Now().Add(PollTimeout)
+func (ln *line) poll(borglet borgrpc.BorgletServiceClient, addr string, req *borgrpc.PollRequest, asked uint64, timeout time.Duration) (*borgrpc.PollResponse, error) {
+	deadline := time.Now().Add(timeout)
 	if ln.stream != nil && (ln.addr != addr || deadline.After(ln.until)) {
 		ln.drop()
 	}

@@ -100,7 +100,7 @@ func TestLine(t *testing.T) {
 	var sent []*borgrpc.PollRequest
 	ask := func(asked uint64, req *borgrpc.PollRequest) *borgrpc.PollResponse {
 		t.Helper()
-		resp, err := ln.poll(client, addr, proto.CloneOf(req), asked)
+		resp, err := ln.poll(client, addr, proto.CloneOf(req), asked, PollTimeout)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,38 +133,38 @@ func TestLineEnds(t *testing.T) {
 	l := &listening{}
 	client, addr, end := l.serve(t, "127.0.0.1:0")
 	ln := newLine(t.Context())
-	if _, err := ln.poll(client, addr, orders(1, "m1"), 1); err != nil {
+	if _, err := ln.poll(client, addr, orders(1, "m1"), 1, PollTimeout); err != nil {
 		t.Fatal(err)
 	}
 	l.fail = func() error { return status.Error(codes.FailedPrecondition, "it holds tasks of m2") }
-	if _, err := ln.poll(client, addr, orders(1, "m1"), 1); status.Code(err) != codes.FailedPrecondition {
+	if _, err := ln.poll(client, addr, orders(1, "m1"), 1, PollTimeout); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("a poll that is refused: %v", err)
 	}
 	l.fail = nil
-	if _, err := ln.poll(client, addr, orders(1, "m1"), 1); err != nil {
+	if _, err := ln.poll(client, addr, orders(1, "m1"), 1, PollTimeout); err != nil {
 		t.Errorf("the poll after one that was refused: %v", err)
 	}
 	hung := make(chan struct{})
 	l.fail = func() error { <-hung; return nil }
-	if _, err := ln.poll(client, addr, orders(1, "m1"), 1); status.Code(err) != codes.DeadlineExceeded {
+	if _, err := ln.poll(client, addr, orders(1, "m1"), 1, PollTimeout); status.Code(err) != codes.DeadlineExceeded {
 		t.Errorf("a poll that is not answered: %v", err)
 	}
 	l.mu.Lock()
 	l.fail = nil
 	l.mu.Unlock()
 	close(hung)
-	if _, err := ln.poll(client, addr, orders(1, "m1"), 1); err != nil {
+	if _, err := ln.poll(client, addr, orders(1, "m1"), 1, PollTimeout); err != nil {
 		t.Errorf("the poll after one that was not answered: %v", err)
 	}
 	before := len(l.heard)
 	end()
-	if _, err := ln.poll(client, addr, orders(1, "m1"), 1); !strings.Contains(door.Reason(err), "refused") {
+	if _, err := ln.poll(client, addr, orders(1, "m1"), 1, PollTimeout); !strings.Contains(door.Reason(err), "refused") {
 		t.Errorf("a poll of nobody: %v", err)
 	}
 	anew := &listening{}
 	_, _, _ = anew.serve(t, addr)
 	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		_, err := ln.poll(client, addr, orders(1, "m1"), 1)
+		_, err := ln.poll(client, addr, orders(1, "m1"), 1, PollTimeout)
 		if err == nil {
 			break
 		}
@@ -176,7 +176,7 @@ func TestLineEnds(t *testing.T) {
 		t.Errorf("a borglet that is new hears %v; want all of it", got)
 	}
 	ln.hangUp()
-	if _, err := ln.poll(client, addr, orders(1, "m1"), 1); err == nil {
+	if _, err := ln.poll(client, addr, orders(1, "m1"), 1, PollTimeout); err == nil {
 		t.Error("a line that was hung up goes on")
 	}
 }
@@ -186,7 +186,7 @@ func TestLineToAnOldBorglet(t *testing.T) {
 	client, addr, _ := l.serve(t, "127.0.0.1:0")
 	ln := newLine(t.Context())
 	for range 3 {
-		if _, err := ln.poll(client, addr, orders(1, "m1"), 1); err != nil {
+		if _, err := ln.poll(client, addr, orders(1, "m1"), 1, PollTimeout); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 // its machines are polled before any of ours, and the pace of ours does not suffer from
 // how long those have waited.
 func TestAShareThatMovesGoesFirst(t *testing.T) {
-	core := NewCore(CoreConfig{Replica: 1, MaxInFlight: 4})
+	core := NewCore(CoreConfig{Replica: 1, MaxInFlight: 4, HandshakesPerS: 1e6})
 	var names []string
 	for i := range 200 {
 		names = append(names, fmt.Sprintf("m%03d", i))

@@ -2,6 +2,7 @@ package linkshard
 
 import (
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -32,7 +33,7 @@ func (l *loop) ask(p Poll, on *line, addr string, req *borgrpc.PollRequest) (*bo
 	}
 	// That others were connected to first is not the machine's fault: time counts from
 	// here.
-	return on.poll(borglet, addr, req, p.known.asked)
+	return on.poll(borglet, addr, req, p.known.asked, time.Duration(p.timeoutNs))
 }
 
 // Ask makes the request of a poll; nil when the machine is no longer in the
@@ -90,7 +91,7 @@ func (s *Station) Weigh(p Poll, req *borgrpc.PollRequest, o Outcome) Answer {
 		p.known.Take(resp)
 		a.allocs, a.volumes = resp.AllocUsage, resp.VolumeUsage
 		if a.usage = resp.Usage; !req.NoUsage {
-			p.known.usageDueNs = s.cfg.NowNs() + s.usage.everyNs - s.core.cfg.PeriodNs/2
+			p.known.usageDueNs = s.cfg.NowNs() + p.usageNs
 		}
 		s.cfg.Log.View(func(c *cell.Cell) {
 			m := c.Machine(p.Machine)

@@ -14,10 +14,12 @@ import (
 )
 
 const (
-	// PollTimeout: a poll that takes longer is a miss.
+	// PollTimeout: a poll that takes longer is a miss, unless this process is late itself.
 	PollTimeout = time.Second
-	// ReportTimeout: a report that takes longer has failed.
-	ReportTimeout = 2 * time.Second
+	// ReportTimeout: a report that takes longer has failed, unless this process is late
+	// itself; then it may take up to longestReportNs.
+	ReportTimeout   = 2 * time.Second
+	longestReportNs = 12e9
 	// Something is reported at least so often, if only that this shard lives: the
 	// elected master gives its machines to others when it is silent.
 	heartbeatNs = 100e6
@@ -51,6 +53,9 @@ type Borglets interface {
 	// StandBy begins to connect to it if nothing else is being connected to, and reports
 	// whether it did. It does not block.
 	StandBy(machine, addr string) (began bool)
+	// Connected reports whether there is a connection to it, for which a poll needs no
+	// handshake. It does not block.
+	Connected(machine, addr string) bool
 }
 
 // Master is the elected master, whoever it is at the moment.
@@ -88,7 +93,7 @@ type Shard struct {
 	wake  chan struct{}
 	meter *meter
 	// What the core says of its polls, as of the last turn of the loop.
-	inFlight, lagNs, waiting atomic.Int64
+	inFlight, lagNs, waiting, intervalNs, lateNs atomic.Int64
 	// Machines for which this replica is next; nil: it is not known yet.
 	nexts atomic.Pointer[[]string]
 
@@ -117,6 +122,10 @@ type Stats struct {
 	InFlight, MaxInFlight int
 	// How much later than due polls begin of late.
 	Lag time.Duration
+	// Time between two polls of a machine at rest now, and while polls begin in time.
+	Interval, RestInterval time.Duration
+	// How late timers of this process are.
+	Late time.Duration
 	// Task reports that wait for the elected master, and how many may.
 	Waiting, MaxWaiting int
 	// Reports of crashes that were left for later.
@@ -153,7 +162,9 @@ func (s *Shard) Stats() Stats {
 	defer s.mu.Unlock()
 	stats := s.stats
 	stats.InFlight, stats.MaxInFlight = int(s.inFlight.Load()), s.cfg.Core.withDefaults().MaxInFlight
-	stats.Lag = time.Duration(s.lagNs.Load())
+	stats.Lag, stats.Late = time.Duration(s.lagNs.Load()), time.Duration(s.lateNs.Load())
+	stats.RestInterval = time.Duration(s.cfg.Core.withDefaults().PeriodNs)
+	stats.Interval = max(time.Duration(s.intervalNs.Load()), stats.RestInterval)
 	stats.Waiting, stats.MaxWaiting = int(s.waiting.Load()), maxWaitingReports
 	return stats
 }
@@ -191,6 +202,8 @@ type loop struct {
 	// not done before nextsDueNs.
 	nextsStale bool
 	nextsDueNs int64
+	// Gives up the report that is under way.
+	giveUp context.CancelFunc
 }
 
 // Run polls and reports until ctx ends.
@@ -199,10 +212,12 @@ func (s *Shard) Run(ctx context.Context) error {
 	l := &loop{
 		Shard: s, ctx: ctx, station: station,
 		asks: make(chan errand), answers: make(chan Answer, station.core.cfg.MaxInFlight), deliveries: make(chan delivery, 1),
-		lines: map[string]*line{},
+		lines: map[string]*line{}, giveUp: func() {},
 	}
 	defer l.polls.Wait()
 	l.polls.Go(l.standBy)
+	beat, last := time.NewTicker(time.Duration(BeatNs)), l.cfg.NowNs()
+	defer beat.Stop()
 	for next := time.Duration(0); ; {
 		// One that is set again and again, to moments so near, has the runtime look through
 		// all timers of the process each time, of which each connection has some.
@@ -221,12 +236,18 @@ func (s *Shard) Run(ctx context.Context) error {
 			l.takeDelivery(d)
 		case <-timer.C:
 			l.station.Tick()
+		case <-beat.C:
+			now := l.cfg.NowNs()
+			l.station.Beat(max(now-last-BeatNs, 0))
+			last = now
 		}
 		timer.Stop()
 		l.carryOut(l.station.Orders())
 		l.workOutNexts()
 		l.inFlight.Store(int64(l.station.core.inFlight))
 		l.lagNs.Store(l.station.core.LagNs())
+		l.intervalNs.Store(l.station.core.pace.stretched(l.station.core.cfg.PeriodNs))
+		l.lateNs.Store(l.station.core.LateNs(l.cfg.NowNs()))
 		l.waiting.Store(int64(l.station.outbox.waiting))
 		next = time.Duration(max(l.station.NextNs()-l.cfg.NowNs(), 0))
 	}
@@ -244,8 +265,9 @@ func (l *loop) carryOut(o Orders) {
 		l.start(errand{p, on})
 	}
 	if req := o.Report; req != nil {
+		ctx, cancel := context.WithTimeout(l.ctx, time.Duration(o.ReportNs))
+		l.giveUp = cancel
 		l.polls.Go(func() {
-			ctx, cancel := context.WithTimeout(l.ctx, ReportTimeout)
 			defer cancel()
 			resp, err := l.cfg.Master.Report(ctx, req)
 			l.deliveries <- delivery{req, resp, err}
@@ -289,7 +311,12 @@ func (l *loop) takeNotes() {
 	notes := Notes{Reload: l.reload, NewState: l.newState, Changed: slices.Sorted(maps.Keys(l.changed))}
 	l.changed, l.reload, l.newState = map[string]bool{}, false, false
 	l.mu.Unlock()
+	elected, term := l.station.state.Elected, l.station.state.Term
 	l.station.TakeNotes(notes)
+	if s := l.station.state; s.Elected != elected || s.Term != term {
+		// Whoever was elected before need not answer any more.
+		l.giveUp()
+	}
 	if notes.Reload {
 		l.moved()
 	}

@@ -12,7 +12,8 @@ import (
 // that another one misses costs none.
 
 const (
-	// At most one connection is begun in so long, and only while polls begin in time.
+	// At most one connection is begun in so long, and only while polls begin in time and
+	// the interval between them is what it should be.
 	standByPause = 15 * time.Millisecond
 	standByLagNs = 5e6
 	// So many of them are looked at meanwhile.
@@ -57,7 +58,7 @@ func (l *loop) standBy() {
 		case <-ticker.C:
 		}
 		names := l.nexts.Load()
-		if names == nil || len(*names) == 0 || l.lagNs.Load() > standByLagNs {
+		if names == nil || len(*names) == 0 || l.lagNs.Load() > standByLagNs || l.intervalNs.Load() > l.station.cfg.Core.withDefaults().PeriodNs {
 			continue
 		}
 		switch {

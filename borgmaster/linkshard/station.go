@@ -37,14 +37,17 @@ type Orders struct {
 	// Polls to be made; each ends with TakeAnswer.
 	Polls []Poll
 	// To be sent to the elected master, and ended with ReportTaken or
-	// ReportFailed; nil: nothing.
-	Report *borgrpc.ReportRequest
+	// ReportFailed; nil: nothing. After ReportNs it has failed.
+	Report   *borgrpc.ReportRequest
+	ReportNs int64
 }
 
 // Poll is one poll of a machine that is due.
 type Poll struct {
 	Machine string
 	known   *Known
+	// How long it may take, and after how long the machine is next asked what copies use.
+	timeoutNs, usageNs int64
 }
 
 // Outcome is how a poll went on the wire.
@@ -85,6 +88,7 @@ func NewStation(cfg Config) *Station {
 func (s *Station) Orders() Orders {
 	s.checkLog()
 	o := Orders{Polls: s.polls, Report: s.report()}
+	o.ReportNs = min(int64(ReportTimeout)+lateFactor*s.core.LateNs(s.cfg.NowNs()), longestReportNs)
 	s.polls = nil
 	return o
 }
@@ -108,9 +112,13 @@ func (s *Station) NextNs() int64 {
 // Tick lets time pass.
 func (s *Station) Tick() { s.step(Tick{}) }
 
+// Beat says how late a timer of this process was; one is due every BeatNs.
+func (s *Station) Beat(lateNs int64) { s.step(Beat{LateNs: lateNs}) }
+
 // step drives the core and keeps what it says.
 func (s *Station) step(event Event) {
-	eff := s.core.Step(s.cfg.NowNs(), event)
+	now := s.cfg.NowNs()
+	eff := s.core.Step(now, event)
 	for _, c := range eff.Contacts {
 		s.outbox.contacts[c.Machine] = c
 	}
@@ -120,7 +128,10 @@ func (s *Station) step(event Event) {
 			known = &Known{}
 			s.known[name] = known
 		}
-		s.polls = append(s.polls, Poll{Machine: name, known: known})
+		s.polls = append(s.polls, Poll{
+			Machine: name, known: known, timeoutNs: s.core.TimeoutNs(now),
+			usageNs: s.core.pace.stretched(s.usage.everyNs - s.core.cfg.PeriodNs/2),
+		})
 	}
 }
 
@@ -219,7 +230,7 @@ func (s *Station) report() *borgrpc.ReportRequest {
 		// Somebody else may have polled them since.
 		s.outbox.dropMisses()
 	}
-	req := &borgrpc.ReportRequest{Replica: s.state.Replica, Term: s.state.Term, CellId: s.cfg.CellID, Format: s.cfg.Format, SilentNs: s.core.DeafNs(now), Unheard: new(uint32(s.core.Unheard(now))), Returned: uint32(s.core.Returned(now)), AppliedIndex: new(s.cfg.Log.State().Applied)}
+	req := &borgrpc.ReportRequest{Replica: s.state.Replica, Term: s.state.Term, CellId: s.cfg.CellID, Format: s.cfg.Format, SilentNs: s.core.DeafNs(now), Unheard: new(uint32(s.core.Unheard(now))), Returned: uint32(s.core.Returned(now)), AppliedIndex: new(s.cfg.Log.State().Applied), LateNs: s.core.LateNs(now), PeriodNs: s.core.PeriodNs(now)}
 	if _, term, version := s.core.Live(); term == s.state.Term {
 		req.LiveVersion = version
 	}
@@ -253,5 +264,31 @@ func (s *Station) ReportTaken(resp *borgrpc.ReportResponse) {
 		s.mustNs = now + reportPauseNs
 		return
 	}
-	s.step(LiveSet{Term: resp.Term, Version: resp.LiveVersion, Live: resp.Live})
+	live := LiveSet{Term: resp.Term, Version: resp.LiveVersion, Live: resp.Live}
+	if s.core.isNews(live) {
+		s.step(s.connected())
+	}
+	s.step(live)
+}
+
+// connected returns the machines to which connections stand by.
+func (s *Station) connected() (c Connected) {
+	if s.cfg.Borglets == nil {
+		return c
+	}
+	type end struct{ machine, addr string }
+	var ends []end
+	s.cfg.Log.View(func(c *cell.Cell) {
+		for m := range c.Machines() {
+			if m.Up() {
+				ends = append(ends, end{m.Name(), m.Addr()})
+			}
+		}
+	})
+	for _, e := range ends {
+		if s.cfg.Borglets.Connected(e.machine, e.addr) {
+			c.Machines = append(c.Machines, e.machine)
+		}
+	}
+	return c
 }

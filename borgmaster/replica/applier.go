@@ -10,6 +10,7 @@ import (
 
 	"borg/borgmaster"
 	"borg/borgmaster/cell"
+	"borg/borgmaster/late"
 	"borg/proto/borgpb"
 )
 
@@ -29,19 +30,25 @@ type installation struct {
 	done     chan struct{}
 }
 
+// flushBudget is the share of the apply goroutine's time for writing records, as entries
+// wait meanwhile. Config.FlushRecords bounds what then waits to be written.
+const flushBudget late.Budget = 25
+
 // runApply is the apply goroutine: the only one that changes the cell and
 // writes records.
 func (r *Replica) runApply(ctx context.Context) error {
-	ticker := time.NewTicker(r.cfg.FlushInterval)
-	defer ticker.Stop()
+	timer := time.NewTimer(r.cfg.FlushInterval)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ticker.C:
+		case <-timer.C:
+			began := time.Now()
 			if err := r.flush(); err != nil {
 				return err
 			}
+			timer.Reset(time.Duration(flushBudget.WaitNs(int64(r.cfg.FlushInterval), int64(time.Since(began)))))
 			continue
 		case <-r.toApply.wake:
 		}

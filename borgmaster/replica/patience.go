@@ -45,11 +45,11 @@ type patience struct {
 	held uint64
 	// Ticks in all, and the late ones, oldest first.
 	now   uint64
-	lates []late
+	lates []lateTick
 }
 
-// late is a tick that came so many ticks late.
-type late struct{ at, by uint64 }
+// lateTick is a tick that came so many ticks late.
+type lateTick struct{ at, by uint64 }
 
 // saw takes in the term after each step; a later one had reason to come, or not.
 func (p *patience) saw(term uint64, reason bool) {
@@ -66,7 +66,7 @@ func (p *patience) tick(by uint64, leading bool) bool {
 		p.lates = p.lates[1:]
 	}
 	if by >= lateTicks {
-		p.lates = append(p.lates, late{p.now, by})
+		p.lates = append(p.lates, lateTick{p.now, by})
 	}
 	p.ticks -= min(p.ticks, 1)
 	if p.held++; p.held < p.factor(leading) {

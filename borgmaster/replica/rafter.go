@@ -64,6 +64,9 @@ func (r *Replica) runRaft(ctx context.Context) (err error) {
 			if ticks++; ticks%r.cfg.ElectionTicks == 0 {
 				r.noteIncarnation(ctx)
 				peers := r.core.Peers(r.cfg.Tick)
+				for i := range peers {
+					peers[i].At = now
+				}
 				r.peers.Store(&peers)
 			}
 		case <-r.inbox.wake:

@@ -65,9 +65,7 @@ func (r *Replica) Vitals() borgmaster.Vitals {
 		Appending: r.appends.Load(), Commit: r.timings.commit, Apply: r.timings.apply, Append: r.timings.append,
 	}
 	v.LogEntries, v.LogBytes = r.store.LogSize()
-	if peers := r.peers.Load(); peers != nil {
-		v.Peers = *peers
-	}
+	v.Peers = r.Peers()
 	r.mu.Lock()
 	v.OpsQueued, v.OpsQueuedBytes, v.OpsPending = r.batches.Waiting()
 	v.Readers = len(r.reads)
@@ -82,6 +80,14 @@ func (r *Replica) Vitals() borgmaster.Vitals {
 		v.DiskFreeBytes, v.DiskSizeBytes = disk.Bavail*uint64(disk.Bsize), disk.Blocks*uint64(disk.Bsize)
 	}
 	return v
+}
+
+// Peers implements borgmaster.Insides.
+func (r *Replica) Peers() []borgmaster.Peer {
+	if peers := r.peers.Load(); peers != nil {
+		return *peers
+	}
+	return nil
 }
 
 // Collectors implements borgmaster.Insides.

@@ -24,7 +24,7 @@ const (
 	benchLook = 100 * time.Millisecond
 	// How often it is told how far the cell is.
 	benchTell = 5 * time.Second
-	// Bound on each part: the machine may be at something else.
+	// Bound on each part, unless the cell is to be slow: the machine may be at something else.
 	benchWait = 4 * time.Minute
 	// The cell rests for so long before it is measured at rest, for so long.
 	benchRest, benchSteady = 10 * time.Second, 20 * time.Second
@@ -49,14 +49,18 @@ func BenchmarkMaster(b *testing.B) {
 	}
 }
 
-// masterBench is a cell that is measured. Figures are called master.<part><size>.*.
+// masterBench is a cell that is measured. Figures are called <prefix><part><size>.*.
 type masterBench struct {
 	*testing.B
 	cell *Cell
 	size string
+	// Of the names of figures.
+	prefix string
 	// Of each figure the largest value so far: what is done several times is as slow as
 	// the slowest of them.
 	most map[string]float64
+	// Bound on each part.
+	wait time.Duration
 }
 
 // benchMachines is how many machines a benchmark has: BORG_BENCH_MACHINES, or as many.
@@ -71,7 +75,7 @@ func benchSize(variable string, otherwise int) int {
 
 func newMasterBench(b *testing.B) *masterBench {
 	machines := benchMachines(10_000)
-	m := &masterBench{B: b, cell: fakeCell(b, 5, machines, fleet.Life{}), size: strconv.Itoa(machines)}
+	m := &masterBench{B: b, cell: fakeCell(b, 5, machines, fleet.Life{}), size: strconv.Itoa(machines), wait: benchWait, prefix: "master."}
 	if machines%1000 == 0 {
 		m.size = fmt.Sprintf("%dk", machines/1000)
 	}
@@ -80,7 +84,7 @@ func newMasterBench(b *testing.B) *masterBench {
 }
 
 func (m *masterBench) figure(value float64, part, what string) {
-	m.named(value, "master."+part+m.size+"."+what)
+	m.named(value, m.prefix+part+m.size+"."+what)
 }
 
 func (m *masterBench) named(value float64, name string) {
@@ -97,7 +101,7 @@ func (m *masterBench) named(value float64, name string) {
 // must bounds a part, and ends the benchmark when it fails.
 func (m *masterBench) must(part func(ctx context.Context) error) {
 	m.Helper()
-	ctx, cancel := context.WithTimeout(m.Context(), benchWait)
+	ctx, cancel := context.WithTimeout(m.Context(), m.wait)
 	defer cancel()
 	if err := part(ctx); err != nil {
 		m.Fatal(err)
@@ -145,9 +149,9 @@ func (m *masterBench) start() {
 }
 
 // fillAll gives each machine as many tasks as a real cell's have, in jobs of all bands.
-func (m *masterBench) fillAll() {
+func (m *masterBench) fillAll() (took time.Duration) {
 	m.Helper()
-	m.fill(m.cell.Machines*benchTasksEach, benchJobTasks, func(spec *borgpb.JobSpec, r *rand.Rand) {
+	return m.fill(m.cell.Machines*benchTasksEach, benchJobTasks, func(spec *borgpb.JobSpec, r *rand.Rand) {
 		cpuMilli := []int64{500, 1000, 1500, 2000, 3000}[r.IntN(5)]
 		spec.Task.Resources = &borgpb.Resources{CpuMilli: cpuMilli, MemBytes: cpuMilli << 20 * 3}
 		spec.Priority = []int32{25, 110, 200}[r.IntN(3)]
@@ -156,7 +160,7 @@ func (m *masterBench) fillAll() {
 
 // fill submits jobs, drawn one by one, and waits until all their tasks run, as the cell
 // knows.
-func (m *masterBench) fill(tasks, jobTasks int, draw func(*borgpb.JobSpec, *rand.Rand)) {
+func (m *masterBench) fill(tasks, jobTasks int, draw func(*borgpb.JobSpec, *rand.Rand)) (took time.Duration) {
 	r := rand.New(rand.NewPCG(1, 15))
 	before, began := m.usage(), time.Now()
 	for left := tasks; left > 0; left -= jobTasks {
@@ -184,10 +188,11 @@ func (m *masterBench) fill(tasks, jobTasks int, draw func(*borgpb.JobSpec, *rand
 		}
 		return err
 	})
-	took := time.Since(began)
+	took = time.Since(began)
 	m.Logf("submitted after %.1f s, all run after %.1f s", submitted.Seconds(), took.Seconds())
 	m.figure(took.Seconds(), "fill", "seconds")
 	m.tell("fill", before, m.usage(), took)
+	return took
 }
 
 // steady measures the cell at rest.
@@ -259,7 +264,7 @@ func (m *masterBench) loseFollower() {
 
 // covered waits until the machines of a replica are polled by others, and tells how
 // long that took.
-func (m *masterBench) covered(replica int, since time.Time, part, what string) {
+func (m *masterBench) covered(replica int, since time.Time, part, what string) (took time.Duration) {
 	m.Helper()
 	left := -1
 	m.every("others poll the machines of that replica", func(ctx context.Context) error {
@@ -274,7 +279,9 @@ func (m *masterBench) covered(replica int, since time.Time, part, what string) {
 		}
 		return err
 	})
-	m.figure(time.Since(since).Seconds(), part, what)
+	took = time.Since(since)
+	m.figure(took.Seconds(), part, what)
+	return took
 }
 
 // loseElected kills the elected master, and sees how long nothing is written, its own

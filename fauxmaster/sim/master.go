@@ -3,6 +3,7 @@ package sim
 import (
 	"errors"
 	"log/slog"
+	"time"
 
 	"borg/borgmaster"
 	"borg/borgmaster/admission"
@@ -185,6 +186,9 @@ func (m *masterSide) dutyTick() {
 		m.follow()
 		if m.dutyTerm != 0 {
 			ticked := duty.Ticked{Applied: m.r.cell.Index(), Format: m.r.cell.Format(), Members: m.memberIDs(), LostDeclared: m.r.cell.LostDeclared() > 0, DueInNs: m.r.cell.DueInNs()}
+			for _, p := range m.r.core.Peers(time.Duration(tickNs)) {
+				ticked.Raft = append(ticked.Raft, duty.RaftHeard{ID: p.ID, AgoNs: int64(p.Heard)})
+			}
 			if m.r.cell.NumAdmins() == 0 {
 				ticked.FirstAdmin = m.gate.FirstAdmin
 			}

@@ -4858,7 +4858,13 @@ type ReportRequest struct {
 	// What copies use, by machine, as polls told it since it was last sent; at most
 	// 5,000 copies, the rest with the next report. The elected master keeps the
 	// newest in memory; nothing of it is logged.
-	Usage         []*MachineUsage `protobuf:"bytes,300,rep,name=usage,proto3" json:"usage,omitempty"`
+	Usage []*MachineUsage `protobuf:"bytes,300,rep,name=usage,proto3" json:"usage,omitempty"`
+	// How late the replica is: the second longest delay of the last 10 s, of a timer of the
+	// link shard. Nanoseconds; 0: nothing was late, or a build that does not say.
+	LateNs int64 `protobuf:"varint,880,opt,name=late_ns,json=lateNs,proto3" json:"late_ns,omitempty"`
+	// Longest time between two polls of a machine at rest, and how late polls begin.
+	// Nanoseconds; 0: a build that does not say.
+	PeriodNs      int64 `protobuf:"varint,881,opt,name=period_ns,json=periodNs,proto3" json:"period_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4989,6 +4995,20 @@ func (x *ReportRequest) GetUsage() []*MachineUsage {
 		return x.Usage
 	}
 	return nil
+}
+
+func (x *ReportRequest) GetLateNs() int64 {
+	if x != nil {
+		return x.LateNs
+	}
+	return 0
+}
+
+func (x *ReportRequest) GetPeriodNs() int64 {
+	if x != nil {
+		return x.PeriodNs
+	}
+	return 0
 }
 
 // MachineUsage is what the copies on a machine use. Those of which nothing was
@@ -6259,7 +6279,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x05index\x18\x03 \x01(\rR\x05index\x12\x1b\n" +
 	"\tmin_index\x18\x04 \x01(\x04R\bminIndex\"9\n" +
 	"\x0fExplainResponse\x12&\n" +
-	"\x03why\x18\x01 \x01(\v2\x14.borgrpc.WhyResponseR\x03why\"\x90\x04\n" +
+	"\x03why\x18\x01 \x01(\v2\x14.borgrpc.WhyResponseR\x03why\"\xc8\x04\n" +
 	"\rReportRequest\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\x04R\areplica\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12'\n" +
@@ -6275,7 +6295,9 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\breturned\x18\v \x01(\rR\breturned\x12(\n" +
 	"\rapplied_index\x18\f \x01(\x04H\x01R\fappliedIndex\x88\x01\x01\x12)\n" +
 	"\x05heard\x18\x96\x01 \x01(\v2\x12.borg.HearMachinesR\x05heard\x12,\n" +
-	"\x05usage\x18\xac\x02 \x03(\v2\x15.borgrpc.MachineUsageR\x05usageB\n" +
+	"\x05usage\x18\xac\x02 \x03(\v2\x15.borgrpc.MachineUsageR\x05usage\x12\x18\n" +
+	"\alate_ns\x18\xf0\x06 \x01(\x03R\x06lateNs\x12\x1c\n" +
+	"\tperiod_ns\x18\xf1\x06 \x01(\x03R\bperiodNsB\n" +
 	"\n" +
 	"\b_unheardB\x10\n" +
 	"\x0e_applied_index\"\xc3\x01\n" +
