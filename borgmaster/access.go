@@ -267,7 +267,7 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 		*borgpb.Op_EndHold, *borgpb.Op_DeclareLost, *borgpb.Op_SetLabelPolicy,
 		*borgpb.Op_SetQuota, *borgpb.Op_DeleteQuota, *borgpb.Op_SetQuotaPolicy, *borgpb.Op_SetTaskLimits,
 		*borgpb.Op_SetStateBudget,
-		*borgpb.Op_SetPreemptionPolicy:
+		*borgpb.Op_SetPreemptionPolicy, *borgpb.Op_SetVisibility:
 		if isAdmin {
 			return nil
 		}

@@ -172,6 +172,8 @@ type Master struct {
 	// Watches of the cell, and those who watch.
 	watches  watches
 	watchers crowd
+	// Users read only what is their own or shared with them.
+	private atomic.Bool
 	// For status pages and metrics.
 	looked
 	standingMu sync.Mutex
@@ -194,6 +196,7 @@ func New(cfg Config) (*Master, error) {
 	m := &Master{cfg: cfg, conns: newConns(cfg.Identity, cfg.MonotonicNs), saving: make(chan struct{}, 1), auditing: make(chan struct{}, maxAudits), telling: make(chan struct{}, maxHistories), rotating: make(chan struct{}, 1), looked: newLooked(), watches: newWatches(cfg.Watch), stopping: make(chan struct{})}
 	cfg.Log.View(func(c *cell.Cell) {
 		m.cellID = c.ID()
+		m.notePolicy(c)
 		m.watches.restart(c)
 	})
 	m.gate = &Gate{FirstAdmin: cfg.FirstAdmin, Removed: cfg.Members.Removed}
@@ -218,7 +221,7 @@ func New(cfg Config) (*Master, error) {
 
 // Door is what a server that serves this master must be made with.
 func (m *Master) Door() door.Config {
-	return door.Config{Identity: m.cfg.Identity, Revoked: m.revoked, Admit: m.admitCall, Logger: m.cfg.Logger, Refused: m.callRefused, Called: func(c door.Call) { m.calls.Ended(c.Method, c.Stream, c.Code, c.Took) }}
+	return door.Config{Identity: m.cfg.Identity, Revoked: m.revoked, Admit: m.admitCall, Answer: m.answer, Logger: m.cfg.Logger, Refused: m.callRefused, Called: func(c door.Call) { m.calls.Ended(c.Method, c.Stream, c.Code, c.Took) }}
 }
 
 // RegisterServices makes s serve this master. s must have been made with Door.
@@ -307,7 +310,10 @@ func (e *ear) Applied(entry CommittedEntry, results []*borgpb.Result, events []c
 		e.shard.Changed(concerned...)
 	}
 	e.events.add(events)
-	e.cfg.Log.View(e.watches.applied)
+	e.cfg.Log.View(func(c *cell.Cell) {
+		(*Master)(e).notePolicy(c)
+		e.watches.applied(c)
+	})
 	e.applied.Fire()
 }
 
@@ -328,7 +334,10 @@ func (e *ear) Restored(index uint64) {
 		e.cfg.Journal.Restored(index)
 	}
 	e.events.restart(index)
-	e.cfg.Log.View(e.watches.restart)
+	e.cfg.Log.View(func(c *cell.Cell) {
+		(*Master)(e).notePolicy(c)
+		e.watches.restart(c)
+	})
 	e.shard.Reload()
 	e.applied.Fire()
 	e.stateChanged.Fire()
