@@ -297,6 +297,9 @@ func (q *taskQuery) run(c *cell.Cell) error {
 	if name := q.req.GetMachine(); name != "" && c.Machine(name) == nil {
 		return status.Errorf(codes.NotFound, "there is no machine %s", name)
 	}
+	if !q.hasAfter {
+		q.countOthers(c)
+	}
 	if q.hasAfter {
 		if j := c.Job(q.after.Job); j != nil && (key.User == "" || j.Key().User == key.User) && !q.job(c, j) {
 			return nil

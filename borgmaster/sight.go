@@ -212,3 +212,17 @@ func countOwn(resp *borgrpc.GetCellResponse, c *cell.Cell, user string) {
 		}
 	}
 }
+
+// countOthers counts the tasks on the machine that is asked for that the caller may not read.
+func (q *taskQuery) countOthers(c *cell.Cell) {
+	m := c.Machine(q.req.GetMachine())
+	if m == nil || q.lens == nil {
+		return
+	}
+	q.resp.Others = 0
+	for p := range m.Copies() {
+		if p.Current() && !q.lens.Key(p.Key()) {
+			q.resp.Others++
+		}
+	}
+}

@@ -1250,7 +1250,9 @@ type ListTasksResponse struct {
 	// Log index that this page stands for.
 	Index uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	// Not empty: there may be more; ask again with after set to this.
-	NextAfter     string `protobuf:"bytes,3,opt,name=next_after,json=nextAfter,proto3" json:"next_after,omitempty"`
+	NextAfter string `protobuf:"bytes,3,opt,name=next_after,json=nextAfter,proto3" json:"next_after,omitempty"`
+	// On the first page for a machine: its tasks that the caller may not read.
+	Others        uint32 `protobuf:"varint,872,opt,name=others,proto3" json:"others,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1304,6 +1306,13 @@ func (x *ListTasksResponse) GetNextAfter() string {
 		return x.NextAfter
 	}
 	return ""
+}
+
+func (x *ListTasksResponse) GetOthers() uint32 {
+	if x != nil {
+		return x.Others
+	}
+	return 0
 }
 
 // ListAllocsRequest says which alloc sets.
@@ -6037,13 +6046,14 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x05after\x18\b \x01(\tR\x05after\x12\x14\n" +
 	"\x05limit\x18\t \x01(\rR\x05limit\x12\x13\n" +
 	"\x04used\x18\xac\x02 \x01(\bR\x04used\x12\x1b\n" +
-	"\bselector\x18\xc8\x01 \x01(\tR\bselector\"j\n" +
+	"\bselector\x18\xc8\x01 \x01(\tR\bselector\"\x83\x01\n" +
 	"\x11ListTasksResponse\x12 \n" +
 	"\x05tasks\x18\x01 \x03(\v2\n" +
 	".borg.TaskR\x05tasks\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x1d\n" +
 	"\n" +
-	"next_after\x18\x03 \x01(\tR\tnextAfter\"\xc0\x01\n" +
+	"next_after\x18\x03 \x01(\tR\tnextAfter\x12\x17\n" +
+	"\x06others\x18\xe8\x06 \x01(\rR\x06others\"\xc0\x01\n" +
 	"\x11ListAllocsRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12%\n" +
