@@ -61,9 +61,12 @@ func (m *Master) notePolicy(c *cell.Cell) { m.private.Store(c.Private()) }
 
 // answer makes of a message what its caller may be shown.
 func (m *Master) answer(ctx context.Context, answer any) (any, error) {
+	if !m.private.Load() {
+		return answer, nil
+	}
 	caller := door.Caller(ctx)
 	message, ok := answer.(proto.Message)
-	if !ok || !m.private.Load() || caller.Role != identity.User && caller.Role != identity.Task {
+	if !ok || caller.Role != identity.User && caller.Role != identity.Task {
 		return answer, nil
 	}
 	var err error

@@ -56,8 +56,8 @@ func newQuietCell(t *testing.T) *quietCell {
 	q.must(quietUser, &borgpb.Op{Op: &borgpb.Op_WriteFile{WriteFile: &borgpb.WriteFile{User: quietUser, Name: "hushfile", Content: []byte("hushcontent")}}})
 	q.runs("bob", "db", "m2")
 	// It leaves no room on m1 beside what quiet has there.
-	q.must("bob", q.sized("bob", "victim", "m1", 100, 3900, nil))
-	q.untilRuns("bob", "victim")
+	q.must("bob", q.sized("bob", "loser", "m1", 100, 3900, nil))
+	q.untilRuns("bob", "loser")
 	q.quiet("hushtaker", 300, 3900, nil)
 	q.must(quietUser, q.sized(quietUser, "hushdead", "nowhere", 200, 10, nil))
 	q.must(quietUser, &borgpb.Op{Reason: "hushreason", Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: quietUser, Name: "hushdead"}}})
@@ -143,7 +143,7 @@ func readings() map[string][]reading {
 	const user, job = quietUser, "hushjob"
 	m := map[string][]reading{
 		"MasterService/GetCell": reads(&borgrpc.GetCellRequest{}),
-		"MasterService/GetJob":  {of(job, &borgrpc.GetJobRequest{User: user, Name: job}), of("openly", &borgrpc.GetJobRequest{User: user, Name: "openly"}), {req: &borgrpc.GetJobRequest{User: "bob", Name: "victim"}}},
+		"MasterService/GetJob":  {of(job, &borgrpc.GetJobRequest{User: user, Name: job}), of("openly", &borgrpc.GetJobRequest{User: user, Name: "openly"}), {req: &borgrpc.GetJobRequest{User: "bob", Name: "loser"}}},
 		"MasterService/ListJobs": append(reads(&borgrpc.ListJobsRequest{}, &borgrpc.ListJobsRequest{Dead: true}, &borgrpc.ListJobsRequest{Selector: "tier"}, &borgrpc.ListJobsRequest{Limit: 1}, &borgrpc.ListJobsRequest{Mode: borgrpc.ReadMode_READ_MODE_STALE}),
 			ofQuiet(&borgrpc.ListJobsRequest{User: user})),
 		"MasterService/ListTasks": append(reads(&borgrpc.ListTasksRequest{}, &borgrpc.ListTasksRequest{Machine: "m1"}, &borgrpc.ListTasksRequest{Used: true, Attempts: true}, &borgrpc.ListTasksRequest{Limit: 1}, &borgrpc.ListTasksRequest{User: "bob", Attempts: true}),
@@ -157,9 +157,9 @@ func readings() map[string][]reading {
 		"MasterService/ListQuotas":          append(reads(&borgrpc.ListQuotasRequest{}), ofQuiet(&borgrpc.ListQuotasRequest{User: user})),
 		"MasterService/ListVolumes":         append(reads(&borgrpc.ListVolumesRequest{}), ofQuiet(&borgrpc.ListVolumesRequest{User: user})),
 		"MasterService/Examine":             reads(&borgrpc.ExamineRequest{}),
-		"MasterService/Why":                 {of(job, &borgrpc.WhyRequest{User: user, Name: job}), of("hushset", &borgrpc.WhyRequest{User: user, Name: "hushset"}), {req: &borgrpc.WhyRequest{User: "bob", Name: "victim"}}},
+		"MasterService/Why":                 {of(job, &borgrpc.WhyRequest{User: user, Name: job}), of("hushset", &borgrpc.WhyRequest{User: user, Name: "hushset"}), {req: &borgrpc.WhyRequest{User: "bob", Name: "loser"}}},
 		"MasterService/SafeToDrain":         reads(&borgrpc.SafeToDrainRequest{Machines: []string{"m1", "m2"}}, &borgrpc.SafeToDrainRequest{}),
-		"MasterService/Events":              append(reads(&borgrpc.EventsRequest{}, &borgrpc.EventsRequest{Machine: "m1"}, &borgrpc.EventsRequest{Job: "bob/victim"}), of(job, &borgrpc.EventsRequest{Job: user + "/" + job})),
+		"MasterService/Events":              append(reads(&borgrpc.EventsRequest{}, &borgrpc.EventsRequest{Machine: "m1"}, &borgrpc.EventsRequest{Job: "bob/loser"}), of(job, &borgrpc.EventsRequest{Job: user + "/" + job})),
 		"MasterService/Logs":                {of(job, &borgrpc.LogsRequest{User: user, Name: job}), of(job, &borgrpc.LogsRequest{User: user, Name: job, Previous: true})},
 		"MasterService/Mutate": {
 			of(job, mutation(&borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: user, Name: job}}})),
@@ -382,6 +382,36 @@ func (q *quietCell) sameAsNothing(who identity.Name, method string, r reading, s
 	then, otherCode := q.answer(who, method, reading{other, []string{quietUser + "/" + absent, absent, quietUser}})
 	if code != otherCode || plainText(said) != plainText(then) {
 		q.t.Errorf("%s by %s tells what is hidden (%v: %q) from what is not there (%v: %q)", method, who.Words(), code, plainText(said), otherCode, plainText(then))
+	}
+}
+
+// TestVisibilityOfVictims: who takes the place of another is not told whose it was.
+func TestVisibilityOfVictims(t *testing.T) {
+	q := newQuietCell(t)
+	table := readings()
+	table["MasterService/Why"] = append(table["MasterService/Why"], reading{req: &borgrpc.WhyRequest{User: quietUser, Name: "hushtaker"}}, reading{req: &borgrpc.WhyRequest{User: quietUser, Name: "hushwaits"}})
+	// What bob asks for of quinn's is quinn's to read.
+	delete(table, "MasterService/Mutate")
+	for _, private := range []bool{false, true} {
+		q.rule(private)
+		told := 0
+		for method, all := range table {
+			for _, r := range all {
+				said, code := q.answer(name(identity.User, quietUser), method, reading{r.req, []string{"bob/loser"}[:min(1, strings.Count(prototext.Format(r.req), "loser"))]})
+				for _, mark := range []string{"loser", "bob/"} {
+					at := strings.Index(said, mark)
+					if at < 0 {
+						continue
+					}
+					if told++; private {
+						t.Errorf("%s by quinn, asked for %v, tells %q (%v)", method, r.req, said[max(0, at-200):min(len(said), at+80)], code)
+					}
+				}
+			}
+		}
+		if !private && told == 0 {
+			t.Error("nothing is told of bob's work while the cell is open")
+		}
 	}
 }
 
