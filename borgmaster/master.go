@@ -199,7 +199,7 @@ func New(cfg Config) (*Master, error) {
 		m.notePolicy(c)
 		m.watches.restart(c)
 	})
-	m.gate = &Gate{FirstAdmin: cfg.FirstAdmin, Removed: cfg.Members.Removed}
+	m.gate = &Gate{FirstAdmin: cfg.FirstAdmin, Removed: cfg.Members.Removed, Open: cfg.Simulated != nil}
 	cfg.Admission.Replica = cfg.Replica
 	m.admit = newAdmitter(cfg.Admission, cfg.MonotonicNs)
 	var err error
