@@ -62,6 +62,14 @@ func (m *Master) seesAll(caller identity.Name) (all bool) {
 // notePolicy keeps whether the policy is private, so that nothing is asked while it is not.
 func (m *Master) notePolicy(c *cell.Cell) { m.private.Store(c.Private()) }
 
+// visibilityWords says what users read of each other's work.
+func (m *Master) visibilityWords() string {
+	if m.private.Load() {
+		return "their own work, and what is shared with them"
+	}
+	return "everything of each other"
+}
+
 // answer makes of a message what its caller may be shown.
 func (m *Master) answer(ctx context.Context, answer any) (any, error) {
 	if !m.private.Load() {
