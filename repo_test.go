@@ -53,7 +53,7 @@ var imports = map[string]struct {
 	"checkpoint": {[]string{"mutant", "proto/borgpb"}, []string{"google.golang.org/grpc"}},
 	// borgmaster for the interfaces that it implements (log.go), nothing else.
 	"borgmaster/replica": {[]string{"identity", "borgmaster", "borgmaster/cell", "borgmaster/late", "checkpoint", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door", "tell/hostpath"}, nil},
-	"borgmaster": {[]string{"identity", "borgmaster/admission", "borgmaster/audit", "borgmaster/cell", "borgmaster/cellkey", "borgmaster/cron", "borgmaster/duty", "borgmaster/journal", "borgmaster/late", "borgmaster/linkshard", "borgmaster/metric", "borgmaster/reclaim", "borgmaster/selector", "borgmaster/watch", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door", "tell/hostpath"},
+	"borgmaster": {[]string{"identity", "borgmaster/admission", "borgmaster/audit", "borgmaster/cell", "borgmaster/cellkey", "borgmaster/cron", "borgmaster/duty", "borgmaster/journal", "borgmaster/late", "borgmaster/linkshard", "borgmaster/metric", "borgmaster/reclaim", "borgmaster/selector", "borgmaster/sight", "borgmaster/watch", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door", "tell/hostpath"},
 		[]string{"github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3"}},
 	// Who did what, in files of the replica; reads the log and knows no cell.
 	"borgmaster/audit": {[]string{"proto/borgpb", "tell/hostpath"}, []string{"google.golang.org/grpc"}},
@@ -70,6 +70,8 @@ var imports = map[string]struct {
 	"borgmaster/reclaim": {[]string{"borgmaster/cell", "mutant", "proto/borgpb", "proto/borgrpc", "scheduler/reservation"}, []string{"google.golang.org/grpc", "time", "sync", "context"}},
 	// Selectors over labels, for lists and watches alike.
 	"borgmaster/selector": {nil, []string{"google.golang.org/grpc", "time", "sync", "context", "os", "net"}},
+	// What a reader may be shown of a cell whose policy of visibility is private.
+	"borgmaster/sight": {[]string{"borgmaster/cell", "mutant", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "time", "context", "os", "net"}},
 	// Who is told of which change of the cell.
 	"borgmaster/watch": {[]string{"borgmaster/cell", "borgmaster/selector", "mutant", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "time", "sync", "context", "os", "net", "math/rand", "math/rand/v2"}},
 	// When cron jobs run; it knows time zones, and no cell.
@@ -77,7 +79,7 @@ var imports = map[string]struct {
 	// What a metric says that an update has for its gate; it asks, and decides nothing.
 	"borgmaster/metric": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc", "sync", "os"}},
 	// Which machines a replica polls, and what it makes of the answers.
-	"borgmaster/linkshard": {[]string{"borgmaster/cell", "borgmaster/late", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
+	"borgmaster/linkshard": {[]string{"borgmaster/cell", "borgmaster/late", "borgmaster/sight", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
 	// What is next on the way from the replicas that a cell has to those that it is to have.
 	"borgmaster/roster": {nil, []string{"time", "sync", "context", "os", "net"}},
 	// The keys of secrets, which are in no log: the cell must not have them.
@@ -86,7 +88,7 @@ var imports = map[string]struct {
 	"borgmaster/memlog": {[]string{"borgmaster", "borgmaster/cell", "proto/borgpb"}, nil},
 	"borgmaster/client": {[]string{"identity", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
 
-	"borglet":           {[]string{"borglet/beneath", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door", "tell/hostpath"}, []string{"github.com/opencontainers/runc/libcontainer"}},
+	"borglet":           {[]string{"borglet/beneath", "identity", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door", "tell/hostpath"}, []string{"github.com/opencontainers/runc/libcontainer"}},
 	"borglet/container": {[]string{"borglet", "borglet/beneath", "borglet/diskquota", "borglet/network", "mutant", "proto/borgpb"}, nil},
 	// Files in directories where somebody else may be at work.
 	"borglet/beneath": {nil, []string{"google.golang.org/grpc", "time", "context"}},

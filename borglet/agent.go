@@ -168,6 +168,9 @@ type Agent struct {
 	strays atomic.Pointer[strays]
 	// removed is what the fence says of replicas that were taken out.
 	removed atomic.Pointer[[]uint64]
+	// Pages name tasks to masters and to their own user alone: a master has said so, or
+	// none was heard yet.
+	private atomic.Bool
 	// Allocs whose directories masters want to stay, once one was heard. Of the loop.
 	keptAllocs []string
 	heard      bool
@@ -229,6 +232,7 @@ func New(cfg Config) (*Agent, error) {
 	store.volumes.unlimit = a.unlimitDisk
 	a.rotator.hoarded = a.hoarded
 	a.pushed = newPushed(a.papers, cfg)
+	a.private.Store(true)
 	a.prober = newProber(cfg.Runtime)
 	a.meter = newMeter(a)
 	a.removed.Store(&fence.Removed)
@@ -719,6 +723,9 @@ func (a *Agent) poll(req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
 	if removed := a.master.Fence.Removed; !slices.Equal(removed, *a.removed.Load()) {
 		a.removed.Store(&removed)
 		a.cfg.Log.Info("replicas were taken out of the cell and are not believed", "machine", a.cfg.Name, "replicas", removed)
+	}
+	if !resp.Fenced {
+		a.private.Store(req.GetBelief().GetPrivate())
 	}
 	if mark := req.GetBelief().GetAuthorities(); a.cfg.TrustIs != nil && !resp.Fenced && len(mark) > 0 {
 		a.cfg.TrustIs(mark)

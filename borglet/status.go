@@ -238,14 +238,18 @@ func (a *Agent) statusPage(ctx context.Context) (*pages.Page, error) {
 	}
 	p.Sections = append(p.Sections, a.masterSection(l), a.machineSection(), a.isolationSection(), a.paperSection())
 	if a.cfg.Packages != nil {
-		p.Sections = append(p.Sections, packageSection(a.cfg.Packages.State()))
+		s := packageSection(a.cfg.Packages.State())
+		if !a.showsAll(ctx) {
+			s.Head, s.Rows, s.More = nil, nil, 0
+		}
+		p.Sections = append(p.Sections, s)
 	}
-	p.Sections = append(p.Sections, taskSection(l))
+	p.Sections = append(p.Sections, a.ownRows(ctx, taskSection(l), "tasks"))
 	if len(l.allocs) > 0 {
-		p.Sections = append(p.Sections, allocSection(l.allocs))
+		p.Sections = append(p.Sections, a.ownRows(ctx, allocSection(l.allocs), "allocs"))
 	}
 	if s := a.volumeSection(); len(s.Rows) > 0 {
-		p.Sections = append(p.Sections, s)
+		p.Sections = append(p.Sections, a.ownRows(ctx, s, "volumes"))
 	}
 	return p, nil
 }

@@ -26,6 +26,9 @@ type Gate struct {
 	FirstAdmin string
 	// Tells the numbers of replicas that were taken out; nil: none was.
 	Removed func(replica uint64) bool
+	// Everybody reads everything: the cell is simulated, and whoever calls has its
+	// checkpoint.
+	Open bool
 	// Whom it has believed; for a mutant alone.
 	believed map[identity.Name]int64
 }
@@ -280,7 +283,7 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 		*borgpb.Op_EndHold, *borgpb.Op_DeclareLost, *borgpb.Op_SetLabelPolicy,
 		*borgpb.Op_SetQuota, *borgpb.Op_DeleteQuota, *borgpb.Op_SetQuotaPolicy, *borgpb.Op_SetTaskLimits,
 		*borgpb.Op_SetStateBudget,
-		*borgpb.Op_SetPreemptionPolicy:
+		*borgpb.Op_SetPreemptionPolicy, *borgpb.Op_SetVisibility:
 		if isAdmin {
 			return nil
 		}

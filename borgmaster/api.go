@@ -162,7 +162,7 @@ func tooLarge(op *borgpb.Op) *borgpb.Refusal {
 }
 
 // GetCell says how this replica sees the cell; it works with nobody elected.
-func (a *masterAPI) GetCell(context.Context, *borgrpc.GetCellRequest) (*borgrpc.GetCellResponse, error) {
+func (a *masterAPI) GetCell(ctx context.Context, _ *borgrpc.GetCellRequest) (*borgrpc.GetCellResponse, error) {
 	m := a.m
 	state := m.cfg.Log.State()
 	resp := &borgrpc.GetCellResponse{
@@ -178,7 +178,7 @@ func (a *masterAPI) GetCell(context.Context, *borgrpc.GetCellRequest) (*borgrpc.
 		resp.Reach = m.shard.Stats().Reach
 	}
 	m.cfg.Log.View(func(c *cell.Cell) {
-		describeCell(resp, c)
+		describeCell(resp, c, m.lens(ctx, c), door.Caller(ctx).User())
 		// The figures are of this index, which may be later than the state above.
 		resp.AppliedIndex = max(state.Applied, c.Index())
 		resp.CommitIndex = max(state.Commit, resp.AppliedIndex)

@@ -141,7 +141,7 @@ func (m *Master) takeAuthority(ctx context.Context, later *identity.Authority) e
 // belief is what each poll tells a borglet of whom to believe, as this replica
 // knows it.
 func (m *Master) belief() *borgrpc.Belief {
-	b := &borgrpc.Belief{Removed: m.cfg.Members.AllRemoved()}
+	b := &borgrpc.Belief{Removed: m.cfg.Members.AllRemoved(), Private: m.private.Load()}
 	if m.cfg.Authority != nil {
 		b.Authorities = m.cfg.Authority.Mark(time.Now())
 	}

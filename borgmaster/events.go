@@ -25,6 +25,8 @@ type eventFilter struct {
 	job, machine string
 	// A follower may know more of the log than this replica does yet.
 	fromIndex uint64
+	// Returns those events that who asks may see; it is asked for each batch. Nil: all.
+	seen func([]*borgpb.Event) []*borgpb.Event
 }
 
 func (f eventFilter) match(e *cell.Event) bool {
@@ -60,6 +62,7 @@ func (a *masterAPI) Events(req *borgrpc.EventsRequest, stream borgrpc.MasterServ
 	defer leave()
 	ring := &a.m.events
 	filter := eventFilter{job: req.GetJob(), machine: req.GetMachine(), fromIndex: req.GetFromIndex()}
+	filter.seen = func(events []*borgpb.Event) []*borgpb.Event { return a.m.seenEvents(stream.Context(), events) }
 	from, end, oldestIndex := ring.seek(req.GetFromIndex(), filter.owner())
 	past := ring.collect(from, end, filter, int(req.GetLast()))
 	if err := sendEvents(stream, past, oldestIndex); err != nil || !req.GetFollow() {
@@ -112,7 +115,10 @@ func pick(events []cell.Event, filter eventFilter) []*borgpb.Event {
 			picked = append(picked, events[i].Proto())
 		}
 	}
-	return picked
+	if filter.seen == nil {
+		return picked
+	}
+	return filter.seen(picked)
 }
 
 // sendEvents sends at least one message, so that even an empty history says

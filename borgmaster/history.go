@@ -158,6 +158,7 @@ func (t *teller) own(ctx context.Context, f func(*borgrpc.HistoryResponse) error
 		if req.GetFacts() && !req.GetUsageOnly() {
 			resp.Picture = b.Picture
 		}
+		t.m.seenHistory(ctx, resp)
 		if len(resp.Entries)+len(resp.Usage)+len(resp.Picture) == 0 {
 			return ctx.Err()
 		}
@@ -241,6 +242,8 @@ func (m *Master) historyOf(ctx context.Context, replica uint64, req *borgrpc.His
 		var resp *borgrpc.HistoryResponse
 		if resp, err = stream.Recv(); err == nil {
 			slow.Stop()
+			// That replica may know an earlier policy.
+			m.seenHistory(ctx, resp)
 			err = f(resp)
 			slow.Reset(historyTimeout)
 		}

@@ -200,7 +200,11 @@ func (a *identityAPI) ListUsers(ctx context.Context, _ *borgrpc.ListUsersRequest
 	}
 	resp := &borgrpc.ListUsersResponse{}
 	a.m.cfg.Log.View(func(c *cell.Cell) {
+		lens := a.m.lens(ctx, c)
 		for u := range c.Users() {
+			if !lens.User(u.Name()) && !c.Has(u.Name(), cell.Admin) {
+				continue
+			}
 			is := &borgrpc.UserStatus{Name: u.Name(), RevokedWallNs: u.RevokedWallNs()}
 			for _, has := range u.Capabilities() {
 				is.Capabilities = append(is.Capabilities, string(has))

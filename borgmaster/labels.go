@@ -39,7 +39,11 @@ func (a *masterAPI) GetLabelPolicy(ctx context.Context, req *borgrpc.GetLabelPol
 		if judge == nil {
 			judge = resp.Policy
 		}
+		lens := a.m.lens(ctx, c)
 		for b := range c.LabelBreaches(judge) {
+			if b.Kind != borgpb.Labelled_LABELLED_MACHINE && !lens.Name(b.Object) {
+				continue
+			}
 			if resp.Breaking++; len(resp.Breaches) < maxBreaches {
 				resp.Breaches = append(resp.Breaches, &borgrpc.LabelBreach{Kind: b.Kind, Object: b.Object, Message: b.Message})
 			}

@@ -38,7 +38,7 @@ func (a *masterAPI) Logs(req *borgrpc.LogsRequest, stream borgrpc.MasterService_
 	if req.GetPrevious() {
 		return a.m.previousLog(ctx, req, stream.Send)
 	}
-	from, err := a.m.findCopy(req)
+	from, err := a.m.findCopy(ctx, req)
 	if err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (m *Master) previousLog(ctx context.Context, req *borgrpc.LogsRequest, send
 	if req.GetFollow() {
 		return status.Error(codes.InvalidArgument, "the run before has ended; there is nothing to follow")
 	}
-	from, err := m.findCopy(req)
+	from, err := m.findCopy(ctx, req)
 	if err != nil {
 		return err
 	}
@@ -117,6 +117,10 @@ func (m *Master) passLog(ctx context.Context, from copyPlace, req *borgrpc.LogsR
 				from.machine, from.task)
 		}
 		if err == nil {
+			// Meanwhile it may have been hidden from him.
+			err = m.stillSees(ctx, from.task.Job)
+		}
+		if err == nil {
 			err = send(&borgrpc.LogsResponse{
 				Data: chunk.GetData(), Stream: chunk.GetStream(),
 				WallNs: chunk.GetWallNs(), AtEnd: chunk.GetAtEnd(), LostBytes: chunk.GetLostBytes(), Offset: chunk.GetOffset(),
@@ -140,11 +144,11 @@ type copyPlace struct {
 	machine, addr string
 }
 
-func (m *Master) findCopy(req *borgrpc.LogsRequest) (place copyPlace, err error) {
+func (m *Master) findCopy(ctx context.Context, req *borgrpc.LogsRequest) (place copyPlace, err error) {
 	key := cell.JobKey{User: req.GetUser(), Name: req.GetName()}
 	place.task = cell.TaskID{Job: key, Index: req.GetIndex()}
 	m.cfg.Log.View(func(c *cell.Cell) {
-		j := c.Job(key)
+		j := m.job(ctx, c, key)
 		if j == nil {
 			err = noJob(key)
 			return

@@ -175,6 +175,8 @@ type Master struct {
 	// Watches of the cell, and those who watch.
 	watches  watches
 	watchers crowd
+	// Users read only what is their own or shared with them.
+	private atomic.Bool
 	// For status pages and metrics.
 	looked
 	standingMu sync.Mutex
@@ -198,9 +200,10 @@ func New(cfg Config) (*Master, error) {
 	cfg.Identity.Saw = m.conns.saw
 	cfg.Log.View(func(c *cell.Cell) {
 		m.cellID = c.ID()
+		m.notePolicy(c)
 		m.watches.restart(c)
 	})
-	m.gate = &Gate{FirstAdmin: cfg.FirstAdmin, Removed: cfg.Members.Removed}
+	m.gate = &Gate{FirstAdmin: cfg.FirstAdmin, Removed: cfg.Members.Removed, Open: cfg.Simulated != nil}
 	cfg.Admission.Replica = cfg.Replica
 	m.admit = newAdmitter(cfg.Admission, cfg.MonotonicNs)
 	var err error
@@ -225,7 +228,7 @@ func New(cfg Config) (*Master, error) {
 
 // Door is what a server that serves this master must be made with.
 func (m *Master) Door() door.Config {
-	return door.Config{Identity: m.cfg.Identity, Revoked: m.revoked, Admit: m.admitCall, Logger: m.cfg.Logger, HostPaths: m.cfg.HostPaths, Refused: m.callRefused, Called: func(c door.Call) { m.calls.Ended(c.Method, c.Stream, c.Code, c.Took) }}
+	return door.Config{Identity: m.cfg.Identity, Revoked: m.revoked, Admit: m.admitCall, Answer: m.answer, Logger: m.cfg.Logger, HostPaths: m.cfg.HostPaths, Refused: m.callRefused, Called: func(c door.Call) { m.calls.Ended(c.Method, c.Stream, c.Code, c.Took) }}
 }
 
 // RegisterServices makes s serve this master. s must have been made with Door.
@@ -314,6 +317,7 @@ func (e *ear) Applied(entry CommittedEntry, results []*borgpb.Result, events []c
 	concerned := linkshard.Concerned(events)
 	e.cfg.Log.View(func(c *cell.Cell) {
 		concerned = append(concerned, c.Asked()...)
+		(*Master)(e).notePolicy(c)
 		e.watches.applied(c)
 	})
 	if len(concerned) > 0 {
@@ -340,7 +344,10 @@ func (e *ear) Restored(index uint64) {
 		e.cfg.Journal.Restored(index)
 	}
 	e.events.restart(index)
-	e.cfg.Log.View(e.watches.restart)
+	e.cfg.Log.View(func(c *cell.Cell) {
+		(*Master)(e).notePolicy(c)
+		e.watches.restart(c)
+	})
 	e.shard.Reload()
 	e.applied.Fire()
 	e.stateChanged.Fire()

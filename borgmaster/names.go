@@ -15,8 +15,8 @@ import (
 	"borg/proto/door"
 )
 
-// nameAPI serves NameService on every replica. Who is where is no secret: a task
-// may find whom it talks to, whosever that is.
+// nameAPI serves NameService on every replica. Who is where is no secret unless the policy
+// of visibility is private: a task may find whom it talks to, whosever that is.
 type nameAPI struct {
 	borgrpc.UnimplementedNameServiceServer
 	m *Master
@@ -32,7 +32,7 @@ func (a *nameAPI) Resolve(ctx context.Context, req *borgrpc.ResolveRequest) (*bo
 	}
 	resp := &borgrpc.ResolveResponse{}
 	var err error
-	a.m.cfg.Log.View(func(c *cell.Cell) { err = resolve(c, key, req, resp) })
+	a.m.cfg.Log.View(func(c *cell.Cell) { err = resolve(c, a.m.job(ctx, c, key), key, req, resp) })
 	if err != nil {
 		return nil, err
 	}
@@ -40,8 +40,7 @@ func (a *nameAPI) Resolve(ctx context.Context, req *borgrpc.ResolveRequest) (*bo
 }
 
 // resolve fills in one page of where the tasks of a job are.
-func resolve(c *cell.Cell, key cell.JobKey, req *borgrpc.ResolveRequest, resp *borgrpc.ResolveResponse) error {
-	j := c.Job(key)
+func resolve(c *cell.Cell, j *cell.Job, key cell.JobKey, req *borgrpc.ResolveRequest, resp *borgrpc.ResolveResponse) error {
 	if j == nil {
 		return noJob(key)
 	}

@@ -132,6 +132,9 @@ var ops = map[protoreflect.Name]func(o *owners, n int) *borgpb.Op{
 	"set_preemption_policy": func(*owners, int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_SetPreemptionPolicy{SetPreemptionPolicy: &borgpb.SetPreemptionPolicy{}}}
 	},
+	"set_visibility": func(*owners, int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_SetVisibility{SetVisibility: &borgpb.SetVisibility{}}}
+	},
 	"set_task_limits": func(_ *owners, n int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_SetTaskLimits{SetTaskLimits: &borgpb.SetTaskLimits{User: fmt.Sprint("user-", n), Max: &borgpb.Resources{CpuMilli: 1}}}}
 	},

@@ -1,12 +1,14 @@
 package borgmaster
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
+	"borg/proto/door"
 )
 
 // ListQuotas tells what users may ask for at one time, and what they do.
@@ -20,6 +22,16 @@ func (a *masterAPI) ListQuotas(ctx context.Context, req *borgrpc.ListQuotasReque
 	}
 	resp := &borgrpc.ListQuotasResponse{}
 	err = a.m.viewMuch(ctx, func(c *cell.Cell) error {
+		lens := a.m.lens(ctx, c)
+		if lens != nil {
+			user = cmp.Or(user, door.Caller(ctx).User())
+		}
+		if !lens.User(user) {
+			// As of a user of whom the cell has never heard.
+			resp.Index, resp.Enforced = c.Index(), c.QuotasEnforced()
+			listTotals(c, resp)
+			return nil
+		}
 		listQuotas(c, user, resp)
 		return nil
 	})
@@ -55,6 +67,17 @@ func listQuotas(c *cell.Cell, user string, resp *borgrpc.ListQuotasResponse) {
 		}
 	}
 	listShares(c, user, resp)
+	listTotals(c, resp)
+}
+
+// listTotals tells what is sold of the cell, and what it holds of the replicated state.
+func listTotals(c *cell.Cell, resp *borgrpc.ListQuotasResponse) {
+	resp.Cell = &borgrpc.StateShare{}
+	used := c.CellStateUse()
+	for _, m := range cell.Measures {
+		total, reserved := cell.StateTotal(m)
+		resp.Cell.Held = append(resp.Cell.Held, &borgrpc.StateHeld{Measure: m, Used: used[m], Allowed: total, Reserved: reserved})
+	}
 	for _, band := range cell.Bands {
 		if band != borgpb.Band_BAND_MONITORING {
 			resp.Sold = append(resp.Sold, &borgrpc.SoldBand{
@@ -64,8 +87,7 @@ func listQuotas(c *cell.Cell, user string, resp *borgrpc.ListQuotasResponse) {
 	}
 }
 
-// listShares tells what a user, or each of them, holds of the replicated state, and the
-// cell as a whole.
+// listShares tells what a user, or each of them, holds of the replicated state.
 func listShares(c *cell.Cell, user string, resp *borgrpc.ListQuotasResponse) {
 	users := []string{user}
 	if user == "" {
@@ -82,12 +104,6 @@ func listShares(c *cell.Cell, user string, resp *borgrpc.ListQuotasResponse) {
 		if len(share.Held) > 0 {
 			resp.Shares = append(resp.Shares, share)
 		}
-	}
-	resp.Cell = &borgrpc.StateShare{}
-	used := c.CellStateUse()
-	for _, m := range cell.Measures {
-		total, reserved := cell.StateTotal(m)
-		resp.Cell.Held = append(resp.Cell.Held, &borgrpc.StateHeld{Measure: m, Used: used[m], Allowed: total, Reserved: reserved})
 	}
 }
 

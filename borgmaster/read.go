@@ -12,6 +12,7 @@ import (
 
 	"borg/borgmaster/cell"
 	"borg/borgmaster/selector"
+	"borg/borgmaster/sight"
 	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -71,7 +72,7 @@ func (a *masterAPI) GetJob(ctx context.Context, req *borgrpc.GetJobRequest) (*bo
 	}
 	a.m.cfg.Log.View(func(c *cell.Cell) {
 		resp.Index = c.Index()
-		if j := c.Job(key); j != nil {
+		if j := a.m.job(ctx, c, key); j != nil {
 			resp.Job, resp.Update = c.JobProto(j), c.UpdateProto(j)
 			if after, ok := j.CronNext(); ok {
 				resp.Job.Status.Cron.NextSlotWallNs = knowCron(j, after).nextAfter(max(after, c.WallNs()))
@@ -113,6 +114,7 @@ func (a *masterAPI) ListJobs(ctx context.Context, req *borgrpc.ListJobsRequest) 
 	p := newPage(req.GetLimit())
 	err = a.m.viewPage(ctx, p, func(c *cell.Cell) error {
 		resp.Index = c.Index()
+		lens := a.m.lens(ctx, c)
 		for j := range c.JobsAfter(after) {
 			if !p.looks() {
 				if n := len(resp.Jobs); n > 0 {
@@ -123,7 +125,7 @@ func (a *masterAPI) ListJobs(ctx context.Context, req *borgrpc.ListJobsRequest) 
 			if after = j.Key(); user != "" && after.User != user {
 				break
 			}
-			if (req.GetDead() || j.State() != borgpb.State_STATE_DEAD) && pick.Matches(j.Labels()) {
+			if (req.GetDead() || j.State() != borgpb.State_STATE_DEAD) && pick.Matches(j.Labels()) && lens.Job(j) {
 				resp.Jobs = append(resp.Jobs, p.add(c.JobProto(j)).(*borgpb.Job))
 			}
 		}
@@ -209,6 +211,7 @@ func (m *Master) listTasks(ctx context.Context, req *borgrpc.ListTasksRequest) (
 		return nil, err
 	}
 	err = m.viewPage(ctx, q.page, func(c *cell.Cell) error {
+		q.lens = m.lens(ctx, c)
 		err := q.run(c)
 		if err == nil && req.GetUsed() {
 			m.reclaim.fillTasks(c, q.resp.Tasks)
@@ -251,6 +254,8 @@ type taskQuery struct {
 	pick     selector.Selector
 	page     *page
 	resp     *borgrpc.ListTasksResponse
+	// Of who asks, while the cell is looked at.
+	lens *sight.Lens
 }
 
 func newTaskQuery(req *borgrpc.ListTasksRequest) (*taskQuery, error) {
@@ -278,7 +283,7 @@ func (q *taskQuery) run(c *cell.Cell) error {
 	key := cell.JobKey{User: q.req.GetUser(), Name: q.req.GetName()}
 	if key.Name != "" {
 		j := c.Job(key)
-		if j == nil {
+		if !q.lens.Job(j) || j == nil {
 			return noJob(key)
 		}
 		if q.req.GetHasIndex() && j.Task(q.req.GetIndex()) == nil {
@@ -291,6 +296,9 @@ func (q *taskQuery) run(c *cell.Cell) error {
 	}
 	if name := q.req.GetMachine(); name != "" && c.Machine(name) == nil {
 		return status.Errorf(codes.NotFound, "there is no machine %s", name)
+	}
+	if !q.hasAfter {
+		q.countOthers(c)
 	}
 	if q.hasAfter {
 		if j := c.Job(q.after.Job); j != nil && (key.User == "" || j.Key().User == key.User) && !q.job(c, j) {
@@ -310,7 +318,7 @@ func (q *taskQuery) run(c *cell.Cell) error {
 func (q *taskQuery) job(c *cell.Cell, j *cell.Job) bool {
 	first := uint32(0)
 	switch {
-	case q.hasAfter && j.Key().Compare(q.after.Job) < 0, !q.pick.Matches(j.Labels()):
+	case q.hasAfter && j.Key().Compare(q.after.Job) < 0, !q.pick.Matches(j.Labels()), !q.lens.Job(j):
 		return true
 	case q.hasAfter && j.Key() == q.after.Job:
 		first = q.after.Index + 1
@@ -387,6 +395,7 @@ func (a *masterAPI) listAllocSets(ctx context.Context, req *borgrpc.ListAllocsRe
 	p := newPage(req.GetLimit())
 	err = a.m.viewPage(ctx, p, func(c *cell.Cell) error {
 		resp.Index = c.Index()
+		lens := a.m.lens(ctx, c)
 		for s := range c.AllocSetsAfter(after) {
 			if !p.looks() {
 				if n := len(resp.AllocSets); n > 0 {
@@ -397,7 +406,7 @@ func (a *masterAPI) listAllocSets(ctx context.Context, req *borgrpc.ListAllocsRe
 			if after = s.Key(); key.User != "" && after.User != key.User {
 				break
 			}
-			if pick.Matches(s.Labels()) {
+			if pick.Matches(s.Labels()) && lens.AllocSet(s) {
 				resp.AllocSets = append(resp.AllocSets, p.add(c.AllocSetProto(s)).(*borgpb.AllocSet))
 			}
 		}
@@ -424,7 +433,7 @@ func (m *Master) listAllocs(ctx context.Context, key cell.JobKey, req *borgrpc.L
 	return m.viewPage(ctx, p, func(c *cell.Cell) error {
 		// It has a name: its page is as long as it is.
 		defer p.end()
-		s := c.AllocSet(key)
+		s := m.allocSet(ctx, c, key)
 		if s == nil {
 			return status.Errorf(codes.NotFound, "there is no alloc set %s", key)
 		}
@@ -510,20 +519,28 @@ func (m *Master) listMachines(ctx context.Context, req *borgrpc.ListMachinesRequ
 	if name != "" && len(resp.Machines) == 0 {
 		return nil, status.Errorf(codes.NotFound, "there is no machine %s", name)
 	}
+	if !m.seesAll(door.Caller(ctx)) {
+		return resp, nil
+	}
 	for _, machine := range resp.Machines {
 		machine.Status.UnknownTasks = m.unknownOn(machine.Meta.Name)
 	}
 	return resp, nil
 }
 
-// describeCell fills in what is read from the cell itself.
-func describeCell(resp *borgrpc.GetCellResponse, c *cell.Cell) {
+// describeCell fills in what is read from the cell itself. With a lens jobs and tasks are
+// those of the user.
+func describeCell(resp *borgrpc.GetCellResponse, c *cell.Cell, lens *sight.Lens, user string) {
 	resp.CellId, resp.Epoch, resp.Format = c.ID(), c.Epoch(), c.Format()
 	resp.CellTimeNs, resp.WallTimeNs, resp.WallSuspect = c.TimeNs(), c.WallNs(), c.WallSuspect()
 	resp.LostDeclaredForNs = c.LostDeclared()
 	n := c.Counts()
-	resp.Jobs = uint32(n.Jobs)
-	resp.TasksPending, resp.TasksRunning, resp.TasksDead = uint32(n.TasksPending), uint32(n.TasksRunning), uint32(n.TasksDead)
+	if lens == nil {
+		resp.Jobs = uint32(n.Jobs)
+		resp.TasksPending, resp.TasksRunning, resp.TasksDead = uint32(n.TasksPending), uint32(n.TasksRunning), uint32(n.TasksDead)
+	} else {
+		countOwn(resp, c, user)
+	}
 	resp.MachinesUp, resp.MachinesDown = uint32(n.MachinesUp), uint32(n.MachinesDown)
 	resp.DigestIndex = c.Index() / digestEvery * digestEvery
 	if digest, ok := c.DigestAt(resp.DigestIndex); ok {

@@ -61,7 +61,11 @@ func (a *restoreAPI) GetRestore(ctx context.Context, _ *borgrpc.GetRestoreReques
 				resp.Unknown = append(resp.Unknown, &borgrpc.UnknownOn{Machine: m.Name(), Copies: n})
 			}
 		}
+		lens := a.m.lens(ctx, c)
 		for j := range c.Jobs() {
+			if !lens.Job(j) {
+				continue
+			}
 			pending, _, _ := j.Counts()
 			resp.Pending += pending
 		}
@@ -77,6 +81,7 @@ func (a *restoreAPI) ListUnknown(ctx context.Context, req *borgrpc.ListUnknownRe
 	return onElected(ctx, a.m, true,
 		func(ctx context.Context) (*borgrpc.ListUnknownResponse, error) {
 			unknown, silent := a.m.unknown(ctx)
+			unknown = a.m.seenUnknown(ctx, unknown)
 			return whole(&borgrpc.ListUnknownResponse{Unknown: unknown, Silent: silent}, "unknown copies")
 		},
 		func(ctx context.Context, conn *grpc.ClientConn) (*borgrpc.ListUnknownResponse, error) {

@@ -78,7 +78,7 @@ func (m *Master) electedSince() time.Time {
 // scheduler processes.
 func (m *Master) Pages() http.Handler {
 	site := &pages.Site{
-		Status:  func(context.Context) (*pages.Page, error) { return m.statusPage(), nil },
+		Status:  func(ctx context.Context) (*pages.Page, error) { return m.statusPage(ctx), nil },
 		Metrics: pages.NewRegistry(m.collectors()...),
 		Others:  map[string]http.Handler{},
 	}
@@ -158,8 +158,9 @@ func (m *Master) look() *look {
 
 func (l *look) elected() bool { return l.state.Elected == l.state.Replica }
 
-func (m *Master) statusPage() *pages.Page {
+func (m *Master) statusPage(ctx context.Context) *pages.Page {
 	l := m.look()
+	l.leaveOut(m.hidden(ctx, l.tally.waiting))
 	p := &pages.Page{
 		Program: program, Title: fmt.Sprintf("replica %d of cell %s", m.cfg.Replica, m.cfg.CellName), Build: m.cfg.Build,
 		Notice: m.Notice(), Verdict: l.verdict(), Numbers: l.numbers(),

@@ -33,6 +33,7 @@ func (l *look) replica() pages.Section {
 		{Name: "wall clock followed", Value: pages.Yes(!t.wallSuspect).If(t.wallSuspect, pages.Warn)},
 		{Name: "scheduler follows", Value: pages.Yes(m.schedulerConnected())},
 		{Name: "admins granted", Value: pages.Number(t.admins)},
+		{Name: "users read", Value: pages.Text(l.m.visibilityWords())},
 	}}
 }
 

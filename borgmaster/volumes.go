@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"borg/borgmaster/cell"
+	"borg/borgmaster/sight"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -35,7 +36,7 @@ func (m *Master) listVolumes(ctx context.Context, req *borgrpc.ListVolumesReques
 	}
 	resp := &borgrpc.ListVolumesResponse{}
 	err := m.viewMuch(ctx, func(c *cell.Cell) error {
-		if !listVolumes(c, req, resp) {
+		if !listVolumes(c, m.lens(ctx, c), req, resp) {
 			return status.Errorf(codes.InvalidArgument, "after %q: no volume has such a key; give next_after of the page before", req.GetAfter())
 		}
 		return nil
@@ -48,7 +49,7 @@ func (m *Master) listVolumes(ctx context.Context, req *borgrpc.ListVolumesReques
 }
 
 // listVolumes tells whether what to begin after is a key of volumes.
-func listVolumes(c *cell.Cell, req *borgrpc.ListVolumesRequest, resp *borgrpc.ListVolumesResponse) bool {
+func listVolumes(c *cell.Cell, lens *sight.Lens, req *borgrpc.ListVolumesRequest, resp *borgrpc.ListVolumesResponse) bool {
 	resp.Index = c.Index()
 	most := int(min(req.GetLimit(), maxVolumesTold))
 	if most == 0 {
@@ -62,6 +63,9 @@ func listVolumes(c *cell.Cell, req *borgrpc.ListVolumesRequest, resp *borgrpc.Li
 	for v := range all {
 		key := v.Of().Job
 		if req.GetMachine() != "" && v.Machine().Name() != req.Machine || req.GetUser() != "" && key.User != req.User || req.GetJob() != "" && key.Name != req.Job {
+			continue
+		}
+		if !lens.Key(key) {
 			continue
 		}
 		if len(resp.Volumes) == most {

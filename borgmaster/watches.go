@@ -48,10 +48,13 @@ func (w *watches) applied(c *cell.Cell) {
 	w.hub.Applied(c)
 }
 
-func (w *watches) begin(q watch.Query, from *watch.From, wake func()) (*watch.Watch, error) {
-	w.mu.Lock()
-	one, err := w.hub.Watch(q, from, wake)
-	w.mu.Unlock()
+func (w *watches) begin(log Log, q watch.Query, from *watch.From, wake func()) (one *watch.Watch, err error) {
+	log.View(func(c *cell.Cell) {
+		q.Look(c)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		one, err = w.hub.Watch(q, from, wake)
+	})
 	if err == nil {
 		one.Sort()
 	}
@@ -117,6 +120,7 @@ func (a *watchAPI) Watch(req *borgrpc.WatchRequest, stream borgrpc.WatchService_
 	if err != nil {
 		return err
 	}
+	query.Sight = func(c *cell.Cell) cell.Sight { return m.gate.Sight(c, door.Caller(ctx)) }
 	leave, ok := m.watchers.enter(door.Caller(ctx).User(), maxWatchesOfUser, maxWatches)
 	if !ok {
 		return status.Errorf(codes.ResourceExhausted, "user %q has %d watches at replica %d, or all users together %d; end one, or ask another replica",
@@ -132,7 +136,7 @@ func (a *watchAPI) Watch(req *borgrpc.WatchRequest, stream borgrpc.WatchService_
 		from = &watch.From{Index: req.GetFromIndex(), Epoch: req.GetEpoch()}
 	}
 	woken := make(chan struct{}, 1)
-	w, err := m.watches.begin(query, from, func() {
+	w, err := m.watches.begin(m.cfg.Log, query, from, func() {
 		select {
 		case woken <- struct{}{}:
 		default:

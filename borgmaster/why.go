@@ -40,7 +40,7 @@ func (m *Master) why(ctx context.Context, req *borgrpc.WhyRequest) (*borgrpc.Why
 	key := cell.JobKey{User: req.GetUser(), Name: req.GetName()}
 	var own *borgrpc.WhyResponse
 	err := m.viewMuch(ctx, func(c *cell.Cell) error {
-		j, set := c.Job(key), c.AllocSet(key)
+		j, set := m.job(ctx, c, key), m.allocSet(ctx, c, key)
 		switch {
 		case j == nil && set == nil:
 			return status.Errorf(codes.NotFound, "there is no job or alloc set %s", key)

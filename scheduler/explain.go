@@ -94,7 +94,7 @@ func (s *Scheduler) Explain(c *cell.Cell, key cell.JobKey, index uint32) (*Why, 
 				// What it was told then is all that is known.
 				who += strings.TrimPrefix(t.Reason(), cell.RoomFor(who))
 			}
-			w.Summary += "; it gave way to " + who
+			w.Summary += "; it " + cell.GaveWayTo + who
 		}
 	}
 	return w, nil

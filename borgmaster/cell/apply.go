@@ -251,6 +251,8 @@ func (c *Cell) check(op *borgpb.Op) (commit, *borgpb.Refusal) {
 		return c.checkSetStateBudget(o.SetStateBudget)
 	case *borgpb.Op_SetPreemptionPolicy:
 		return c.checkSetPreemptionPolicy(o.SetPreemptionPolicy)
+	case *borgpb.Op_SetVisibility:
+		return c.checkSetVisibility(o.SetVisibility)
 	case *borgpb.Op_FireCron:
 		return c.checkFireCron(o.FireCron)
 	case *borgpb.Op_SuspendCron:

@@ -45,6 +45,7 @@ type Cell struct {
 	files   files
 
 	labelPolicy labelPolicy
+	visibility  visibility
 	preemption  preemptionPolicy
 	quotas      quotas
 	taskBounds  taskBounds

@@ -89,6 +89,9 @@ func (c *Cell) Check() error {
 	if err := c.preemption.check(c.format); err != nil {
 		return err
 	}
+	if err := c.visibility.check(c.format); err != nil {
+		return err
+	}
 	return c.checkCollections()
 }
 

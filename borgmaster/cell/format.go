@@ -216,6 +216,10 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 
 	"borg.Op.set_state_budget": FormatStateBudgets, "borg.SetStateBudget.user": FormatStateBudgets, "borg.SetStateBudget.amounts": FormatStateBudgets,
 	"borg.StateAmount.measure": FormatStateBudgets, "borg.StateAmount.amount": FormatStateBudgets,
+
+	"borg.Op.set_visibility": FormatVisibility, "borg.SetVisibility.policy": FormatVisibility, "borg.SetVisibility.expect_version": FormatVisibility,
+	"borg.Visibility.private": FormatVisibility, "borg.Visibility.groups": FormatVisibility,
+	"borg.ShareGroup.name": FormatVisibility, "borg.ShareGroup.users": FormatVisibility,
 }
 
 // decode reads a message of the log. Bytes that are not one, and anything that

@@ -4,8 +4,12 @@ import "borg/proto/borgpb"
 
 // Ops about labels, for the random walk.
 
-// labelOp changes the labels of something, or now and then the rules for labels.
+// labelOp changes the labels of something, or now and then the rules for labels or what
+// users may read.
 func (g *generator) labelOp() *borgpb.Op {
+	if g.one(16) {
+		return &borgpb.Op{Op: &borgpb.Op_SetVisibility{SetVisibility: &borgpb.SetVisibility{Policy: g.visibility(), ExpectVersion: g.version()}}}
+	}
 	if g.one(8) {
 		return &borgpb.Op{Op: &borgpb.Op_SetLabelPolicy{SetLabelPolicy: &borgpb.SetLabelPolicy{Policy: g.labelPolicy(), ExpectVersion: g.version()}}}
 	}
@@ -38,6 +42,26 @@ func (g *generator) labelOp() *borgpb.Op {
 		o.SetLabels = g.labels()
 	}
 	return &borgpb.Op{Op: &borgpb.Op_SetLabels{SetLabels: o}}
+}
+
+// visibility makes a policy of a few groups, now and then a wrong one.
+func (g *generator) visibility() *borgpb.Visibility {
+	v := &borgpb.Visibility{Private: g.one(2)}
+	if g.one(2) {
+		v.Groups = append(v.Groups, &borgpb.ShareGroup{Name: "web", Users: []string{"zoe", "ann"}})
+	}
+	if g.one(2) {
+		v.Groups = append(v.Groups, &borgpb.ShareGroup{Name: "ads", Users: []string{"bob", "ann"}})
+	}
+	switch {
+	case g.one(20):
+		v.Groups = append(v.Groups, &borgpb.ShareGroup{Name: "ads", Users: []string{"cid"}})
+	case g.one(20):
+		v.Groups = append(v.Groups, &borgpb.ShareGroup{Name: "empty"})
+	case g.one(20):
+		v.Groups = append(v.Groups, &borgpb.ShareGroup{Name: "twice", Users: []string{"bob", "bob"}})
+	}
+	return v
 }
 
 // labelPolicy makes a few rules, most times such as let most in.

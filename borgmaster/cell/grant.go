@@ -63,6 +63,8 @@ type users struct {
 	list []*User
 	// How many have the capability Admin; derived.
 	admins int
+	// Counts the grants and revocations of it since the cell was loaded.
+	adminChanges uint64
 }
 
 // User returns what is known of a user; nil: nothing.
@@ -80,6 +82,10 @@ func (c *Cell) Has(user string, capability Capability) bool {
 // NumAdmins counts the users with the capability Admin. While there are none the
 // cell leaves it to its masters who may do what.
 func (c *Cell) NumAdmins() int { return c.users.admins }
+
+// AdminChanges is another number whenever other users are admins than before. It is not the
+// same at all replicas.
+func (c *Cell) AdminChanges() uint64 { return c.users.adminChanges }
 
 // checkPermission refuses what a user may not do: he has a say over what is his, which
 // the key of an object says; an admin over everything. The cell's own ops name no user.
@@ -198,6 +204,7 @@ func (c *Cell) checkGrant(o *borgpb.Grant) (commit, *borgpb.Refusal) {
 		u.capabilities = slices.Insert(slices.Clone(u.capabilities), at, Capability(o.Capability))
 		if o.Capability == string(Admin) {
 			c.users.admins++
+			c.users.adminChanges++
 		}
 		c.dirty(u)
 		c.emit(userEvent(borgpb.EventKind_EVENT_KIND_GRANT, o.User, o.Capability, c.now.reason))
@@ -231,6 +238,7 @@ func (c *Cell) checkRevoke(o *borgpb.Revoke) (commit, *borgpb.Refusal) {
 			u.capabilities = slices.Delete(slices.Clone(u.capabilities), at, at+1)
 			if o.Capability == string(Admin) {
 				c.users.admins--
+				c.users.adminChanges++
 			}
 		}
 		what := o.Capability

@@ -151,6 +151,10 @@ const (
 	maxLabelRules       = 256
 	maxLabelRuleValues  = 64
 	maxLabelPolicyBytes = 64 << 10
+
+	// Groups of the policy of visibility, and their members together.
+	maxShareGroups  = 1_000
+	maxShareMembers = 4_096
 	// Keys that are taken away at once.
 	maxLabelsRemoved = 1_000
 

@@ -160,6 +160,8 @@ func (l *loader) record(key, value []byte) error {
 		return errors.Join(k.done(), l.quotaPolicy(d))
 	case kindPreemption:
 		return errors.Join(k.done(), l.preemption(d))
+	case kindVisibility:
+		return errors.Join(k.done(), l.visibility(d))
 	default:
 		return errors.New("it is of a kind that this build does not know")
 	}

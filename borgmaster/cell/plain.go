@@ -82,8 +82,8 @@ var kindNames = map[byte]string{
 	kindHead: "head", kindMachine: "machine", kindAllocSet: "alloc_set", kindAlloc: "alloc", kindJob: "job", kindSpec: "spec",
 	kindTask: "task", kindCopy: "copy", kindUpdate: "update", kindRequest: "request", kindRequestMark: "request_mark", kindUser: "user", kindToken: "token",
 	kindSecret: "secret", kindCellKey: "cell_key", kindFileChanges: "file_changes", kindFile: "file", kindRestored: "restored", kindOutage: "outage", kindBan: "ban",
-	kindLabelPolicy: "label_policy",
-	kindQuota:       "quota", kindTaskBounds: "task_bounds", kindQuotaPolicy: "quota_policy", kindStateBudget: "state_budget",
+	kindLabelPolicy: "label_policy", kindVisibility: "visibility",
+	kindQuota: "quota", kindTaskBounds: "task_bounds", kindQuotaPolicy: "quota_policy", kindStateBudget: "state_budget",
 	kindSeat: "seat", kindCron: "cron",
 	kindPreemption: "preemption_policy",
 	kindVolume:     "volume",
@@ -321,6 +321,14 @@ var valueForms = map[byte]func(*form){
 			f.bools("required", "forbidden")
 			f.optional("default", func(f *form) { f.str("value") })
 			f.list("values", func(f *form) { f.str("value") })
+		})
+	},
+	kindVisibility: func(f *form) {
+		f.uints("version")
+		f.bools("private")
+		f.list("groups", func(f *form) {
+			f.str("name")
+			f.list("users", func(f *form) { f.str("user") })
 		})
 	},
 	kindQuota: func(f *form) {

@@ -116,6 +116,10 @@ const roomFor = "makes room for "
 // RoomFor begins the reason that the victims of a task or alloc are told.
 func RoomFor(name string) string { return roomFor + name }
 
+// GaveWayTo comes before the name of the task or alloc that took a place, where its victim
+// is explained.
+const GaveWayTo = "gave way to "
+
 // TakenBy names the task or alloc that took a place, by the reason that its victim was
 // told; ok is false for reasons of another kind.
 func TakenBy(reason string) (name string, ok bool) {

@@ -39,6 +39,7 @@ import (
 //	b0 user 0 name 0 index 0 volume 0 machine  volume; its index as 8 hex digits
 //	c8                                 rules of labels
 //	d7                                 which bands collapse
+//	d8                                 what users may read of each other's work
 //
 // A uid is epoch (8 bytes), log index (8), n (4); an index 4 bytes; version,
 // attempt and seq 8; all big-endian. A value starts with recordLayout and goes
@@ -76,6 +77,7 @@ const (
 	kindVolume      = 0xb0
 	kindLabelPolicy = 0xc8
 	kindPreemption  = 0xd7
+	kindVisibility  = 0xd8
 
 	recordLayout = 1
 )
@@ -465,7 +467,7 @@ func (c *Cell) objects() iter.Seq[record] {
 		all(each(c.stateBudgets.list, func(b *stateBudget) record { return b }))
 		all(each(slices.Collect(c.Volumes()), func(v *Volume) record { return v }))
 		ok = ok && yield(&c.labelPolicy)
-		_ = ok && yield(&c.preemption)
+		_ = ok && yield(&c.preemption) && yield(&c.visibility)
 	}
 }
 

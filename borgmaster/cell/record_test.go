@@ -46,14 +46,14 @@ func richCell(t testing.TB, ops int) *Cell {
 var derivedFields = map[string][]string{
 	"Cell": {"restored", "outage", "jobs", "jobsByUID", "sets", "setList", "setsByU", "machines", "machineList", "links",
 		"records", "readings", "build", "diverged", "counts", "leaveDueNs", "heldPortsDueNs", "setsBehind", "drains", "drainDueNs", "updateDues", "asked", "holders", "daemons", "crons", "now", "submitting", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks", "graveyard.byUser", "graveyard.crowded",
-		"requests.byID", "requests.queue", "requests.room", "requests.of", "requests.marks", "requests.most", "users.byName", "users.list", "users.admins", "tokens.byHash", "tokens.list",
+		"requests.byID", "requests.queue", "requests.room", "requests.of", "requests.marks", "requests.most", "users.byName", "users.list", "users.admins", "users.adminChanges", "tokens.byHash", "tokens.list",
 		// The key in use has a record of its own.
 		"secrets.byKey", "secrets.list", "secrets.bytes", "secrets.keyID", "bans.list", "bans.dueWallNs",
 		"quotas.byKey", "quotas.list", "quotas.policy", "quotas.used", "quotas.capacity", "taskBounds.byUser", "taskBounds.list", "stateBudgets.byUser", "stateBudgets.list", "stateUse",
 		// So has the number of changes.
 		"files.byKey", "files.list", "files.of", "files.bytes", "files.changes",
 		// So has the policy of labels.
-		"labelPolicy", "quarantined", "quarantineDueNs",
+		"labelPolicy", "visibility", "quarantined", "quarantineDueNs",
 		// So has that of preemption.
 		"preemption",
 		"savers", "saveDueNs", "volumes.list", "volumes.dues"},
@@ -83,6 +83,7 @@ var derivedFields = map[string][]string{
 	"cellKey":          {},
 	"File":             {"user", "name", "gone"},
 	"labelPolicy":      {"of"},
+	"visibility":       {"groups"},
 	"fileChanges":      {},
 	"restored":         {},
 	"outage":           {},
@@ -253,6 +254,8 @@ func changePointer(r record, v reflect.Value) bool {
 		v.Set(reflect.ValueOf(&Exit{Code: 99}))
 	case *borgpb.Refusal:
 		v.Set(reflect.ValueOf(&borgpb.Refusal{Kind: borgpb.RefusalKind_REFUSAL_KIND_LIMIT, Message: "other"}))
+	case *borgpb.Visibility:
+		v.Set(reflect.ValueOf(&borgpb.Visibility{Groups: []*borgpb.ShareGroup{{Name: "other", Users: []string{"zed"}}}}))
 	case *borgpb.LabelPolicy:
 		v.Set(reflect.ValueOf(&borgpb.LabelPolicy{Rules: []*borgpb.LabelRule{{Key: "other"}}}))
 	case *stopping:

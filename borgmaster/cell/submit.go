@@ -106,7 +106,7 @@ func (c *Cell) checkLinks(s, was *borgpb.JobSpec) *borgpb.Refusal {
 	if s.AllocSet != "" {
 		k, _ := ParseJobKey(s.AllocSet)
 		set := c.sets[k]
-		if set == nil || set.deathSeq != 0 {
+		if set == nil || set.deathSeq != 0 || s.AllocSet != was.GetAllocSet() && c.hides(k.User, set.labels) {
 			return refuse(borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND, "", "spec.alloc_set", "there is no alloc set %s; submit it first", k)
 		}
 		if r := c.checkLink("spec.alloc_set", set.key); r != nil && s.AllocSet != was.GetAllocSet() {
@@ -119,7 +119,7 @@ func (c *Cell) checkLinks(s, was *borgpb.JobSpec) *borgpb.Refusal {
 	for _, name := range s.StartAfter {
 		k, _ := ParseJobKey(name)
 		j := c.Job(k)
-		if j == nil {
+		if j == nil || !slices.Contains(was.GetStartAfter(), name) && c.hides(k.User, j.labels) {
 			return refuse(borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND, "", "spec.start_after", "there is no job %s", k)
 		}
 		if r := c.checkLink("spec.start_after", j.key); r != nil && !slices.Contains(was.GetStartAfter(), name) {
@@ -129,7 +129,7 @@ func (c *Cell) checkLinks(s, was *borgpb.JobSpec) *borgpb.Refusal {
 	if s.Parent != "" {
 		k, _ := ParseJobKey(s.Parent)
 		j := c.Job(k)
-		if j == nil || j.deathSeq != 0 {
+		if j == nil || j.deathSeq != 0 || s.Parent != was.GetParent() && c.hides(k.User, j.labels) {
 			return refuse(borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND, "", "spec.parent", "there is no live job %s", k)
 		}
 		if r := c.checkLink("spec.parent", j.key); r != nil && s.Parent != was.GetParent() {

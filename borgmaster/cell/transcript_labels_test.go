@@ -45,6 +45,21 @@ func (s *script) label() *borgpb.Op {
 	return &borgpb.Op{Op: &borgpb.Op_SetLabels{SetLabels: o}}
 }
 
+// visibility reads: private or open, and NAME=(USERS) for each group.
+func (s *script) visibility() *borgpb.Op {
+	o := &borgpb.SetVisibility{Policy: &borgpb.Visibility{}, ExpectVersion: uint64(s.num("expect", 0))}
+	for _, a := range s.d.CmdArgs {
+		switch {
+		case a.Key == "private":
+			o.Policy.Private = true
+		case a.Key == "open", a.Key == "expect", a.Key == "as", a.Key == "reason":
+		default:
+			o.Policy.Groups = append(o.Policy.Groups, &borgpb.ShareGroup{Name: a.Key, Users: a.Vals})
+		}
+	}
+	return &borgpb.Op{Reason: s.arg("reason", ""), Op: &borgpb.Op_SetVisibility{SetVisibility: o}}
+}
+
 // labelPolicy reads one rule a line: KEY [required] [forbidden] [default=VALUE]
 // kinds=(...) [values=(...)].
 func (s *script) labelPolicy() *borgpb.LabelPolicy {

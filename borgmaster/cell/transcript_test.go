@@ -320,6 +320,8 @@ func (s *script) op() *borgpb.Op {
 		return &borgpb.Op{Reason: s.arg("reason", ""), Op: &borgpb.Op_SetLabelPolicy{SetLabelPolicy: &borgpb.SetLabelPolicy{Policy: s.labelPolicy(), ExpectVersion: uint64(s.num("expect", 0))}}}
 	case "collapse":
 		return s.collapse()
+	case "visibility":
+		return s.visibility()
 	case "bounds":
 		// What tasks of a user ask for who say nothing, or at most.
 		o := &borgpb.SetTaskLimits{User: s.first(0), Default: s.resources()}

@@ -217,6 +217,11 @@ func (c *Client) GetPreemptionPolicy(ctx context.Context) (*borgrpc.GetPreemptio
 	return call(ctx, c, "ask which bands collapse", &borgrpc.GetPreemptionPolicyRequest{}, borgrpc.MasterServiceClient.GetPreemptionPolicy)
 }
 
+// GetVisibility returns what users may read of each other's work.
+func (c *Client) GetVisibility(ctx context.Context) (*borgrpc.GetVisibilityResponse, error) {
+	return call(ctx, c, "ask what users may read", &borgrpc.GetVisibilityRequest{}, borgrpc.MasterServiceClient.GetVisibility)
+}
+
 // Why explains where a task is or why it is not placed.
 func (c *Client) Why(ctx context.Context, req *borgrpc.WhyRequest) (*borgrpc.WhyResponse, error) {
 	return call(ctx, c, "explain task "+taskName(req.User, req.Name, req.Index), req, borgrpc.MasterServiceClient.Why)

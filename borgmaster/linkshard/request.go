@@ -4,6 +4,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster/cell"
+	"borg/borgmaster/sight"
 	"borg/mutant"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -128,7 +129,7 @@ func Build(c *cell.Cell, m *cell.Machine, cellName string, replica uint64, known
 				continue
 			}
 			req.Stops = append(req.Stops, &borgrpc.Stop{
-				Copy: copyID(p.ID()), Cause: p.Cause(), Reason: p.StopReason(), Index: p.StopIndex(), GraceNs: p.GraceNs(), NoticeNs: p.NoticeNs(),
+				Copy: copyID(p.ID()), Cause: p.Cause(), Reason: sight.OfTask(c, p.Key().User).Text(p.StopReason()), Index: p.StopIndex(), GraceNs: p.GraceNs(), NoticeNs: p.NoticeNs(),
 			})
 		case borgpb.AttemptState_ATTEMPT_STATE_QUARANTINED:
 			// A borglet that does not have it is not to start it.

@@ -59,6 +59,21 @@ type Hub struct {
 	offered uint64
 	// Watches that were looked at because of runs of changes.
 	looked uint64
+	// What the cell said last of who may read what.
+	reading reading
+	// Index at which that changed last: a watch is not resumed from before.
+	readingSince uint64
+}
+
+// reading is what decides who may read what, in a form that is cheap to compare.
+type reading struct {
+	private         bool
+	version, admins uint64
+}
+
+func readingOf(c *cell.Cell) reading {
+	_, version := c.Visibility()
+	return reading{c.Private(), version, c.AdminChanges()}
 }
 
 // New returns a Hub that has seen nothing: Reset must follow.
@@ -92,6 +107,7 @@ func (h *Hub) Reset(c *cell.Cell) {
 	h.look = cell.Looker{}
 	f := feeding{c: c, seen: h.seen, status: h.status}
 	f.all()
+	h.reading, h.readingSince = readingOf(c), 0
 	if mutant.Planted(mutant.WatchOverCheckpoint) {
 		return
 	}
@@ -108,6 +124,7 @@ func (h *Hub) Applied(c *cell.Cell) {
 	// What is gone is not to be kept by them.
 	clear(f.jobs)
 	h.index = c.Index()
+	h.judge(c)
 	if len(f.runs) > 0 {
 		b := newBatch(h.index, c.TimeNs(), slices.Clone(f.runs))
 		clear(f.runs)
@@ -119,6 +136,25 @@ func (h *Hub) Applied(c *cell.Cell) {
 		}
 	}
 	h.trim(c.TimeNs())
+}
+
+// judge ends the watches of those who may not read the same any more: what they were told
+// before may be hidden now, and what was hidden is not to be told as a change.
+func (h *Hub) judge(c *cell.Cell) {
+	now := readingOf(c)
+	if now == h.reading {
+		return
+	}
+	// While everything is open it does not matter who is an admin.
+	if now.private || h.reading.private {
+		h.readingSince = h.index
+		for _, w := range slices.Clone(h.watches) {
+			if sight := w.query.now(c); !sight.Equal(&w.query.sight) {
+				w.end(&RelistError{From: w.told, Oldest: h.index, Why: "what you may read has changed"})
+			}
+		}
+	}
+	h.reading = now
 }
 
 // Check compares what was seen of a cell with the cell. It looks at all of it.
@@ -189,6 +225,9 @@ type From struct{ Index, Epoch uint64 }
 // Watch begins a watch, with the state or behind an index. wake is called when there
 // is something to be had from Next that was not there before; it must not call back.
 func (h *Hub) Watch(q Query, from *From, wake func()) (*Watch, error) {
+	if q.Sight == nil {
+		q.sight = cell.SightOfAll()
+	}
 	w := &Watch{hub: h, query: q, wake: wake}
 	if from == nil {
 		w.told = h.index
@@ -206,6 +245,8 @@ func (h *Hub) resume(w *Watch, from From) error {
 		return &RelistError{From: from.Index, Oldest: h.floor, Why: fmt.Sprintf("it is of epoch %d, and the cell was restored and is of epoch %d", from.Epoch, h.epoch)}
 	case from.Index > h.index:
 		return &AheadError{From: from.Index, Index: h.index}
+	case from.Index < h.readingSince:
+		return &RelistError{From: from.Index, Oldest: h.readingSince, Why: "who may read what has changed since"}
 	case h.forgot(from.Index):
 		return &RelistError{From: from.Index, Oldest: h.floor, Why: "so far back changes are not held any more"}
 	}

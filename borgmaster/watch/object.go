@@ -163,10 +163,31 @@ type Query struct {
 	Name string
 	// Over labels, of tasks those of their job; of machines over attributes too.
 	Selector selector.Selector
+	// Sight returns what who watches may read; nil: everything. When that changes, the
+	// watch ends. Look must be called before a watch begins.
+	Sight func(c *cell.Cell) cell.Sight
+	// As it was when the watch began.
+	sight cell.Sight
+}
+
+// Look takes down what who watches may read.
+func (q *Query) Look(c *cell.Cell) { q.sight = q.now(c) }
+
+// sees reports whether who watches may read an object.
+func (q *Query) sees(o *object) bool {
+	return q.Kind == borgpb.ObjectKind_OBJECT_KIND_MACHINE || q.sight.Sees(o.head.name.User, o.head.labels)
+}
+
+// now returns what who watches may read at present.
+func (q *Query) now(c *cell.Cell) cell.Sight {
+	if q.Sight == nil {
+		return cell.SightOfAll()
+	}
+	return q.Sight(c)
 }
 
 func (q *Query) matches(o *object) bool {
-	return o != nil && (q.User == "" || q.User == o.head.name.User) && (q.Name == "" || q.Name == o.head.name.Name) && q.Selector.Matches(o.head.seen)
+	return o != nil && q.sees(o) && (q.User == "" || q.User == o.head.name.User) && (q.Name == "" || q.Name == o.head.name.Name) && q.Selector.Matches(o.head.seen)
 }
 
 // key names an object among those of its kind, for good.
@@ -249,14 +270,22 @@ type told struct {
 // Changes is how many there are; none: a bookmark, or a state that is empty.
 func (m *Message) Changes() int { return len(m.changes) }
 
+// shown is an object as it is sent; nil for one that who watches may not read.
+func (m *Message) shown(o *object, index uint32) *borgrpc.WatchObject {
+	if o == nil || !m.query.sees(o) {
+		return nil
+	}
+	return o.proto(m.kind, index)
+}
+
 // Proto is the message as it is sent. It may be called without the lock.
 func (m *Message) Proto() *borgrpc.WatchResponse {
 	resp := &borgrpc.WatchResponse{Index: m.Index, Epoch: m.Epoch, State: m.State, More: m.More}
 	for i := range m.changes {
 		c := &m.changes[i]
-		one := &borgrpc.WatchChange{Object: c.after.proto(m.kind, c.index), Uid: c.uid.String()}
+		one := &borgrpc.WatchChange{Object: m.shown(c.after, c.index), Uid: c.uid.String()}
 		if !m.State {
-			one.Previous = c.before.proto(m.kind, c.index)
+			one.Previous = m.shown(c.before, c.index)
 			one.IsCreate, one.Gone = c.before == nil, !m.query.matches(c.after)
 		}
 		resp.Changes = append(resp.Changes, one)

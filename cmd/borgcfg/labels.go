@@ -74,7 +74,7 @@ func policyCommands(con *console) *ucli.Command {
 			command(con, "set", "put the rules of a file in the place of those that hold; -: standard input", "FILE", 1, 1, labelPolicySet, reasonFlag(),
 				&ucli.Uint64Flag{Name: "if-version", Usage: "only if the rules that hold have this `VERSION`"}),
 			command(con, "check", "tell which objects would not be let in by the rules, or by those of a file; exit code 6: there are some", "[FILE]", 0, 1, labelPolicyCheck, outputFlag())),
-		preemptionCommands(con))
+		preemptionCommands(con), visibilityCommands(con), shareGroupCommands(con))
 }
 
 // changes reads KEY=VALUE and KEY-.

@@ -47,6 +47,9 @@ func tasks(s *session) error {
 		}
 		return s.out.names(names)
 	}
+	if resp.GetOthers() > 0 {
+		defer s.say("and %s of others on %s", plural(int(resp.Others), "task"), req.Machine)
+	}
 	if len(resp.Tasks) == 0 {
 		s.progress("no tasks")
 		return nil

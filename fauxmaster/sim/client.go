@@ -272,6 +272,8 @@ func opName(op *borgpb.Op) string {
 		return fmt.Sprintf("rule quotas: %v", o.SetQuotaPolicy)
 	case *borgpb.Op_SetPreemptionPolicy:
 		return fmt.Sprintf("collapse bands: %v", o.SetPreemptionPolicy.Collapse)
+	case *borgpb.Op_SetVisibility:
+		return fmt.Sprintf("private: %v, %d groups", o.SetVisibility.GetPolicy().GetPrivate(), len(o.SetVisibility.GetPolicy().GetGroups()))
 	case *borgpb.Op_Grant:
 		return "grant " + o.Grant.User + " " + o.Grant.Capability
 	case *borgpb.Op_FireCron:

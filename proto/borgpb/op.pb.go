@@ -385,6 +385,8 @@ const (
 	EventKind_EVENT_KIND_LABEL_POLICY EventKind = 201
 	// Other bands collapse.
 	EventKind_EVENT_KIND_PREEMPTION_POLICY EventKind = 430
+	// What users may read of each other's work was changed.
+	EventKind_EVENT_KIND_VISIBILITY EventKind = 867
 	// A copy of a task was put in quarantine; its task waits for another place. Since
 	// format 8.
 	EventKind_EVENT_KIND_QUARANTINE EventKind = 440
@@ -472,6 +474,7 @@ var (
 		200: "EVENT_KIND_LABEL",
 		201: "EVENT_KIND_LABEL_POLICY",
 		430: "EVENT_KIND_PREEMPTION_POLICY",
+		867: "EVENT_KIND_VISIBILITY",
 		440: "EVENT_KIND_QUARANTINE",
 		441: "EVENT_KIND_RELEASE",
 		442: "EVENT_KIND_SAVED",
@@ -543,6 +546,7 @@ var (
 		"EVENT_KIND_LABEL":             200,
 		"EVENT_KIND_LABEL_POLICY":      201,
 		"EVENT_KIND_PREEMPTION_POLICY": 430,
+		"EVENT_KIND_VISIBILITY":        867,
 		"EVENT_KIND_QUARANTINE":        440,
 		"EVENT_KIND_RELEASE":           441,
 		"EVENT_KIND_SAVED":             442,
@@ -825,6 +829,7 @@ type Op struct {
 	//	*Op_ResizeAllocSet
 	//	*Op_DeleteVolume
 	//	*Op_SetStateBudget
+	//	*Op_SetVisibility
 	Op            isOp_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1386,6 +1391,15 @@ func (x *Op) GetSetStateBudget() *SetStateBudget {
 	return nil
 }
 
+func (x *Op) GetSetVisibility() *SetVisibility {
+	if x != nil {
+		if x, ok := x.Op.(*Op_SetVisibility); ok {
+			return x.SetVisibility
+		}
+	}
+	return nil
+}
+
 type isOp_Op interface {
 	isOp_Op()
 }
@@ -1658,6 +1672,11 @@ type Op_SetStateBudget struct {
 	SetStateBudget *SetStateBudget `protobuf:"bytes,700,opt,name=set_state_budget,json=setStateBudget,proto3,oneof"`
 }
 
+type Op_SetVisibility struct {
+	// What users may read of each other's work is changed. Since format 12.
+	SetVisibility *SetVisibility `protobuf:"bytes,866,opt,name=set_visibility,json=setVisibility,proto3,oneof"`
+}
+
 func (*Op_AddMachine) isOp_Op() {}
 
 func (*Op_RemoveMachine) isOp_Op() {}
@@ -1763,6 +1782,8 @@ func (*Op_ResizeAllocSet) isOp_Op() {}
 func (*Op_DeleteVolume) isOp_Op() {}
 
 func (*Op_SetStateBudget) isOp_Op() {}
+
+func (*Op_SetVisibility) isOp_Op() {}
 
 // AddMachine takes a machine into the cell; it is up at once.
 type AddMachine struct {
@@ -6217,13 +6238,13 @@ var File_borgpb_op_proto protoreflect.FileDescriptor
 
 const file_borgpb_op_proto_rawDesc = "" +
 	"\n" +
-	"\x0fborgpb/op.proto\x12\x04borg\x1a\x11borgpb/meta.proto\x1a\x10borgpb/job.proto\x1a\x12borgpb/label.proto\x1a\x14borgpb/machine.proto\x1a\x14borgpb/preempt.proto\x1a\x12borgpb/quota.proto\"]\n" +
+	"\x0fborgpb/op.proto\x12\x04borg\x1a\x11borgpb/meta.proto\x1a\x10borgpb/job.proto\x1a\x12borgpb/label.proto\x1a\x14borgpb/machine.proto\x1a\x14borgpb/preempt.proto\x1a\x12borgpb/quota.proto\x1a\x17borgpb/visibility.proto\"]\n" +
 	"\x05Entry\x12 \n" +
 	"\fcell_time_ns\x18\x01 \x01(\x03R\n" +
 	"cellTimeNs\x12 \n" +
 	"\fwall_time_ns\x18\x02 \x01(\x03R\n" +
 	"wallTimeNs\x12\x10\n" +
-	"\x03ops\x18\x03 \x03(\fR\x03ops\"\xa2\x18\n" +
+	"\x03ops\x18\x03 \x03(\fR\x03ops\"\xe1\x18\n" +
 	"\x02Op\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12&\n" +
@@ -6300,7 +6321,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x10update_alloc_set\x18\xba\x04 \x01(\v2\x14.borg.UpdateAllocSetH\x00R\x0eupdateAllocSet\x12A\n" +
 	"\x10resize_alloc_set\x18\xbb\x04 \x01(\v2\x14.borg.ResizeAllocSetH\x00R\x0eresizeAllocSet\x12:\n" +
 	"\rdelete_volume\x18\xa6\x04 \x01(\v2\x12.borg.DeleteVolumeH\x00R\fdeleteVolume\x12A\n" +
-	"\x10set_state_budget\x18\xbc\x05 \x01(\v2\x14.borg.SetStateBudgetH\x00R\x0esetStateBudgetB\x04\n" +
+	"\x10set_state_budget\x18\xbc\x05 \x01(\v2\x14.borg.SetStateBudgetH\x00R\x0esetStateBudget\x12=\n" +
+	"\x0eset_visibility\x18\xe2\x06 \x01(\v2\x13.borg.SetVisibilityH\x00R\rsetVisibilityB\x04\n" +
 	"\x02op\"\xbd\x02\n" +
 	"\n" +
 	"AddMachine\x12\x12\n" +
@@ -6704,7 +6726,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x14REFUSAL_KIND_TOO_OLD\x10\v\x12\x16\n" +
 	"\x12REFUSAL_KIND_LIMIT\x10\f\x12\x16\n" +
 	"\x12REFUSAL_KIND_STATE\x10\r\x12\x19\n" +
-	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xd1\x0e\n" +
+	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xed\x0e\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11EVENT_KIND_SUBMIT\x10\x01\x12\x17\n" +
@@ -6767,6 +6789,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x10EVENT_KIND_LABEL\x10\xc8\x01\x12\x1c\n" +
 	"\x17EVENT_KIND_LABEL_POLICY\x10\xc9\x01\x12!\n" +
 	"\x1cEVENT_KIND_PREEMPTION_POLICY\x10\xae\x03\x12\x1a\n" +
+	"\x15EVENT_KIND_VISIBILITY\x10\xe3\x06\x12\x1a\n" +
 	"\x15EVENT_KIND_QUARANTINE\x10\xb8\x03\x12\x17\n" +
 	"\x12EVENT_KIND_RELEASE\x10\xb9\x03\x12\x15\n" +
 	"\x10EVENT_KIND_SAVED\x10\xba\x03\x12\x1d\n" +
@@ -6893,15 +6916,16 @@ var file_borgpb_op_proto_goTypes = []any{
 	(*SetTaskLimits)(nil),       // 83: borg.SetTaskLimits
 	(*SetPreemptionPolicy)(nil), // 84: borg.SetPreemptionPolicy
 	(*SetStateBudget)(nil),      // 85: borg.SetStateBudget
-	(*MachineSpec)(nil),         // 86: borg.MachineSpec
-	(*Resources)(nil),           // 87: borg.Resources
-	(*Taint)(nil),               // 88: borg.Taint
-	(*DeviceGrant)(nil),         // 89: borg.DeviceGrant
-	(*TaskReport)(nil),          // 90: borg.TaskReport
-	(State)(0),                  // 91: borg.State
-	(StopCause)(0),              // 92: borg.StopCause
-	(*Exit)(nil),                // 93: borg.Exit
-	(JobKind)(0),                // 94: borg.JobKind
+	(*SetVisibility)(nil),       // 86: borg.SetVisibility
+	(*MachineSpec)(nil),         // 87: borg.MachineSpec
+	(*Resources)(nil),           // 88: borg.Resources
+	(*Taint)(nil),               // 89: borg.Taint
+	(*DeviceGrant)(nil),         // 90: borg.DeviceGrant
+	(*TaskReport)(nil),          // 91: borg.TaskReport
+	(State)(0),                  // 92: borg.State
+	(StopCause)(0),              // 93: borg.StopCause
+	(*Exit)(nil),                // 94: borg.Exit
+	(JobKind)(0),                // 95: borg.JobKind
 }
 var file_borgpb_op_proto_depIdxs = []int32{
 	77,  // 0: borg.Op.principal:type_name -> borg.Principal
@@ -6958,58 +6982,59 @@ var file_borgpb_op_proto_depIdxs = []int32{
 	21,  // 51: borg.Op.resize_alloc_set:type_name -> borg.ResizeAllocSet
 	64,  // 52: borg.Op.delete_volume:type_name -> borg.DeleteVolume
 	85,  // 53: borg.Op.set_state_budget:type_name -> borg.SetStateBudget
-	65,  // 54: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
-	66,  // 55: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
-	86,  // 56: borg.AddMachine.spec:type_name -> borg.MachineSpec
-	67,  // 57: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
-	87,  // 58: borg.SetMachine.capacity:type_name -> borg.Resources
-	88,  // 59: borg.SetMachine.set_taints:type_name -> borg.Taint
-	10,  // 60: borg.SetMachine.packages:type_name -> borg.PackageChange
-	68,  // 61: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
-	69,  // 62: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
-	70,  // 63: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
-	71,  // 64: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
-	1,   // 65: borg.ControlUpdate.verb:type_name -> borg.UpdateVerb
-	0,   // 66: borg.JudgeGate.verdict:type_name -> borg.GateVerdict
-	72,  // 67: borg.UpdateAllocSet.labels:type_name -> borg.UpdateAllocSet.LabelsEntry
-	73,  // 68: borg.UpdateAllocSet.annotations:type_name -> borg.UpdateAllocSet.AnnotationsEntry
-	74,  // 69: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
-	75,  // 70: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
-	25,  // 71: borg.Assign.assignments:type_name -> borg.Assignment
-	26,  // 72: borg.Assignment.victims:type_name -> borg.Victim
-	89,  // 73: borg.Assignment.devices:type_name -> borg.DeviceGrant
-	25,  // 74: borg.MoveTasks.moves:type_name -> borg.Assignment
-	25,  // 75: borg.MoveTasks.placement:type_name -> borg.Assignment
-	29,  // 76: borg.Reports.machines:type_name -> borg.MachineReport
-	90,  // 77: borg.MachineReport.tasks:type_name -> borg.TaskReport
-	32,  // 78: borg.MachineReport.reservations:type_name -> borg.TaskReservation
-	31,  // 79: borg.MachineReport.volumes_gone:type_name -> borg.VolumeName
-	30,  // 80: borg.MachineReport.volumes_found:type_name -> borg.FoundVolume
-	31,  // 81: borg.FoundVolume.name:type_name -> borg.VolumeName
-	76,  // 82: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
-	2,   // 83: borg.Refusal.kind:type_name -> borg.RefusalKind
-	49,  // 84: borg.Result.refusal:type_name -> borg.Refusal
-	49,  // 85: borg.Result.items:type_name -> borg.Refusal
-	3,   // 86: borg.Event.kind:type_name -> borg.EventKind
-	4,   // 87: borg.Event.object_kind:type_name -> borg.ObjectKind
-	91,  // 88: borg.Event.from:type_name -> borg.State
-	91,  // 89: borg.Event.to:type_name -> borg.State
-	92,  // 90: borg.Event.cause:type_name -> borg.StopCause
-	93,  // 91: borg.Event.exit:type_name -> borg.Exit
-	53,  // 92: borg.HearMachines.machines:type_name -> borg.HeardMachine
-	26,  // 93: borg.HeardMachine.missing:type_name -> borg.Victim
-	54,  // 94: borg.HeardMachine.found:type_name -> borg.FoundCopy
-	90,  // 95: borg.FoundCopy.report:type_name -> borg.TaskReport
-	89,  // 96: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
-	54,  // 97: borg.AdoptJob.copies:type_name -> borg.FoundCopy
-	59,  // 98: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
-	94,  // 99: borg.UnknownCopy.kind:type_name -> borg.JobKind
-	87,  // 100: borg.UnknownCopy.resources:type_name -> borg.Resources
-	101, // [101:101] is the sub-list for method output_type
-	101, // [101:101] is the sub-list for method input_type
-	101, // [101:101] is the sub-list for extension type_name
-	101, // [101:101] is the sub-list for extension extendee
-	0,   // [0:101] is the sub-list for field type_name
+	86,  // 54: borg.Op.set_visibility:type_name -> borg.SetVisibility
+	65,  // 55: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
+	66,  // 56: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
+	87,  // 57: borg.AddMachine.spec:type_name -> borg.MachineSpec
+	67,  // 58: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
+	88,  // 59: borg.SetMachine.capacity:type_name -> borg.Resources
+	89,  // 60: borg.SetMachine.set_taints:type_name -> borg.Taint
+	10,  // 61: borg.SetMachine.packages:type_name -> borg.PackageChange
+	68,  // 62: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
+	69,  // 63: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
+	70,  // 64: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
+	71,  // 65: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
+	1,   // 66: borg.ControlUpdate.verb:type_name -> borg.UpdateVerb
+	0,   // 67: borg.JudgeGate.verdict:type_name -> borg.GateVerdict
+	72,  // 68: borg.UpdateAllocSet.labels:type_name -> borg.UpdateAllocSet.LabelsEntry
+	73,  // 69: borg.UpdateAllocSet.annotations:type_name -> borg.UpdateAllocSet.AnnotationsEntry
+	74,  // 70: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
+	75,  // 71: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
+	25,  // 72: borg.Assign.assignments:type_name -> borg.Assignment
+	26,  // 73: borg.Assignment.victims:type_name -> borg.Victim
+	90,  // 74: borg.Assignment.devices:type_name -> borg.DeviceGrant
+	25,  // 75: borg.MoveTasks.moves:type_name -> borg.Assignment
+	25,  // 76: borg.MoveTasks.placement:type_name -> borg.Assignment
+	29,  // 77: borg.Reports.machines:type_name -> borg.MachineReport
+	91,  // 78: borg.MachineReport.tasks:type_name -> borg.TaskReport
+	32,  // 79: borg.MachineReport.reservations:type_name -> borg.TaskReservation
+	31,  // 80: borg.MachineReport.volumes_gone:type_name -> borg.VolumeName
+	30,  // 81: borg.MachineReport.volumes_found:type_name -> borg.FoundVolume
+	31,  // 82: borg.FoundVolume.name:type_name -> borg.VolumeName
+	76,  // 83: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
+	2,   // 84: borg.Refusal.kind:type_name -> borg.RefusalKind
+	49,  // 85: borg.Result.refusal:type_name -> borg.Refusal
+	49,  // 86: borg.Result.items:type_name -> borg.Refusal
+	3,   // 87: borg.Event.kind:type_name -> borg.EventKind
+	4,   // 88: borg.Event.object_kind:type_name -> borg.ObjectKind
+	92,  // 89: borg.Event.from:type_name -> borg.State
+	92,  // 90: borg.Event.to:type_name -> borg.State
+	93,  // 91: borg.Event.cause:type_name -> borg.StopCause
+	94,  // 92: borg.Event.exit:type_name -> borg.Exit
+	53,  // 93: borg.HearMachines.machines:type_name -> borg.HeardMachine
+	26,  // 94: borg.HeardMachine.missing:type_name -> borg.Victim
+	54,  // 95: borg.HeardMachine.found:type_name -> borg.FoundCopy
+	91,  // 96: borg.FoundCopy.report:type_name -> borg.TaskReport
+	90,  // 97: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
+	54,  // 98: borg.AdoptJob.copies:type_name -> borg.FoundCopy
+	59,  // 99: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
+	95,  // 100: borg.UnknownCopy.kind:type_name -> borg.JobKind
+	88,  // 101: borg.UnknownCopy.resources:type_name -> borg.Resources
+	102, // [102:102] is the sub-list for method output_type
+	102, // [102:102] is the sub-list for method input_type
+	102, // [102:102] is the sub-list for extension type_name
+	102, // [102:102] is the sub-list for extension extendee
+	0,   // [0:102] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_op_proto_init() }
@@ -7023,6 +7048,7 @@ func file_borgpb_op_proto_init() {
 	file_borgpb_machine_proto_init()
 	file_borgpb_preempt_proto_init()
 	file_borgpb_quota_proto_init()
+	file_borgpb_visibility_proto_init()
 	file_borgpb_op_proto_msgTypes[1].OneofWrappers = []any{
 		(*Op_AddMachine)(nil),
 		(*Op_RemoveMachine)(nil),
@@ -7077,6 +7103,7 @@ func file_borgpb_op_proto_init() {
 		(*Op_ResizeAllocSet)(nil),
 		(*Op_DeleteVolume)(nil),
 		(*Op_SetStateBudget)(nil),
+		(*Op_SetVisibility)(nil),
 	}
 	file_borgpb_op_proto_msgTypes[39].OneofWrappers = []any{}
 	file_borgpb_op_proto_msgTypes[40].OneofWrappers = []any{}

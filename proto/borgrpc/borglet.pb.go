@@ -478,7 +478,10 @@ type Belief struct {
 	// Names the certificates of the cell's authority that are believed, the one
 	// that issues first. A borglet that has others asks for its next certificate,
 	// with which it is given them.
-	Authorities   []byte `protobuf:"bytes,2,opt,name=authorities,proto3" json:"authorities,omitempty"`
+	Authorities []byte `protobuf:"bytes,2,opt,name=authorities,proto3" json:"authorities,omitempty"`
+	// The cell's policy of visibility is private: the borglet's page names tasks to
+	// masters and to their own user alone.
+	Private       bool `protobuf:"varint,871,opt,name=private,proto3" json:"private,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -525,6 +528,13 @@ func (x *Belief) GetAuthorities() []byte {
 		return x.Authorities
 	}
 	return nil
+}
+
+func (x *Belief) GetPrivate() bool {
+	if x != nil {
+		return x.Private
+	}
+	return false
 }
 
 // CopyID names one copy of a task.
@@ -1794,10 +1804,11 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\rWantedPackage\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x14\n" +
 	"\x05peers\x18\x02 \x03(\tR\x05peers\x12\x16\n" +
-	"\x06origin\x18\x03 \x01(\bR\x06origin\"D\n" +
+	"\x06origin\x18\x03 \x01(\bR\x06origin\"_\n" +
 	"\x06Belief\x12\x18\n" +
 	"\aremoved\x18\x01 \x03(\x04R\aremoved\x12 \n" +
-	"\vauthorities\x18\x02 \x01(\fR\vauthorities\"Q\n" +
+	"\vauthorities\x18\x02 \x01(\fR\vauthorities\x12\x19\n" +
+	"\aprivate\x18\xe7\x06 \x01(\bR\aprivate\"Q\n" +
 	"\x06CopyID\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +

@@ -1250,7 +1250,9 @@ type ListTasksResponse struct {
 	// Log index that this page stands for.
 	Index uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	// Not empty: there may be more; ask again with after set to this.
-	NextAfter     string `protobuf:"bytes,3,opt,name=next_after,json=nextAfter,proto3" json:"next_after,omitempty"`
+	NextAfter string `protobuf:"bytes,3,opt,name=next_after,json=nextAfter,proto3" json:"next_after,omitempty"`
+	// On the first page for a machine: its tasks that the caller may not read.
+	Others        uint32 `protobuf:"varint,872,opt,name=others,proto3" json:"others,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1304,6 +1306,13 @@ func (x *ListTasksResponse) GetNextAfter() string {
 		return x.NextAfter
 	}
 	return ""
+}
+
+func (x *ListTasksResponse) GetOthers() uint32 {
+	if x != nil {
+		return x.Others
+	}
+	return 0
 }
 
 // ListAllocsRequest says which alloc sets.
@@ -1921,6 +1930,108 @@ func (x *GetPreemptionPolicyResponse) GetIndex() uint64 {
 	return 0
 }
 
+// GetVisibilityRequest asks for the policy of visibility.
+type GetVisibilityRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetVisibilityRequest) Reset() {
+	*x = GetVisibilityRequest{}
+	mi := &file_borgrpc_master_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetVisibilityRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetVisibilityRequest) ProtoMessage() {}
+
+func (x *GetVisibilityRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetVisibilityRequest.ProtoReflect.Descriptor instead.
+func (*GetVisibilityRequest) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{22}
+}
+
+// GetVisibilityResponse is the policy.
+type GetVisibilityResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Never absent. A caller who does not read everything is told the groups that he is a
+	// member of.
+	Policy *borgpb.Visibility `protobuf:"bytes,868,opt,name=policy,proto3" json:"policy,omitempty"`
+	// How often it was set; zero: never.
+	Version uint64 `protobuf:"varint,869,opt,name=version,proto3" json:"version,omitempty"`
+	// Log index that the answer stands for.
+	Index         uint64 `protobuf:"varint,870,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetVisibilityResponse) Reset() {
+	*x = GetVisibilityResponse{}
+	mi := &file_borgrpc_master_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetVisibilityResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetVisibilityResponse) ProtoMessage() {}
+
+func (x *GetVisibilityResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetVisibilityResponse.ProtoReflect.Descriptor instead.
+func (*GetVisibilityResponse) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *GetVisibilityResponse) GetPolicy() *borgpb.Visibility {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+func (x *GetVisibilityResponse) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *GetVisibilityResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
 // GetLabelPolicyRequest asks for the rules that hold for labels.
 type GetLabelPolicyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1936,7 +2047,7 @@ type GetLabelPolicyRequest struct {
 
 func (x *GetLabelPolicyRequest) Reset() {
 	*x = GetLabelPolicyRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[22]
+	mi := &file_borgrpc_master_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1948,7 +2059,7 @@ func (x *GetLabelPolicyRequest) String() string {
 func (*GetLabelPolicyRequest) ProtoMessage() {}
 
 func (x *GetLabelPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[22]
+	mi := &file_borgrpc_master_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1961,7 +2072,7 @@ func (x *GetLabelPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLabelPolicyRequest.ProtoReflect.Descriptor instead.
 func (*GetLabelPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{22}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetLabelPolicyRequest) GetCheck() bool {
@@ -1998,7 +2109,7 @@ type GetLabelPolicyResponse struct {
 
 func (x *GetLabelPolicyResponse) Reset() {
 	*x = GetLabelPolicyResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[23]
+	mi := &file_borgrpc_master_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2010,7 +2121,7 @@ func (x *GetLabelPolicyResponse) String() string {
 func (*GetLabelPolicyResponse) ProtoMessage() {}
 
 func (x *GetLabelPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[23]
+	mi := &file_borgrpc_master_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2023,7 +2134,7 @@ func (x *GetLabelPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLabelPolicyResponse.ProtoReflect.Descriptor instead.
 func (*GetLabelPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{23}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetLabelPolicyResponse) GetPolicy() *borgpb.LabelPolicy {
@@ -2072,7 +2183,7 @@ type ListQuotasRequest struct {
 
 func (x *ListQuotasRequest) Reset() {
 	*x = ListQuotasRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[24]
+	mi := &file_borgrpc_master_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2084,7 +2195,7 @@ func (x *ListQuotasRequest) String() string {
 func (*ListQuotasRequest) ProtoMessage() {}
 
 func (x *ListQuotasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[24]
+	mi := &file_borgrpc_master_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2097,7 +2208,7 @@ func (x *ListQuotasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotasRequest.ProtoReflect.Descriptor instead.
 func (*ListQuotasRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{24}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListQuotasRequest) GetUser() string {
@@ -2131,7 +2242,7 @@ type ListQuotasResponse struct {
 
 func (x *ListQuotasResponse) Reset() {
 	*x = ListQuotasResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[25]
+	mi := &file_borgrpc_master_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2143,7 +2254,7 @@ func (x *ListQuotasResponse) String() string {
 func (*ListQuotasResponse) ProtoMessage() {}
 
 func (x *ListQuotasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[25]
+	mi := &file_borgrpc_master_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2156,7 +2267,7 @@ func (x *ListQuotasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotasResponse.ProtoReflect.Descriptor instead.
 func (*ListQuotasResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{25}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListQuotasResponse) GetEnforced() bool {
@@ -2221,7 +2332,7 @@ type StateShare struct {
 
 func (x *StateShare) Reset() {
 	*x = StateShare{}
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2233,7 +2344,7 @@ func (x *StateShare) String() string {
 func (*StateShare) ProtoMessage() {}
 
 func (x *StateShare) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2246,7 +2357,7 @@ func (x *StateShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateShare.ProtoReflect.Descriptor instead.
 func (*StateShare) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StateShare) GetUser() string {
@@ -2280,7 +2391,7 @@ type StateHeld struct {
 
 func (x *StateHeld) Reset() {
 	*x = StateHeld{}
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2292,7 +2403,7 @@ func (x *StateHeld) String() string {
 func (*StateHeld) ProtoMessage() {}
 
 func (x *StateHeld) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2305,7 +2416,7 @@ func (x *StateHeld) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateHeld.ProtoReflect.Descriptor instead.
 func (*StateHeld) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *StateHeld) GetMeasure() borgpb.StateMeasure {
@@ -2351,7 +2462,7 @@ type LabelBreach struct {
 
 func (x *LabelBreach) Reset() {
 	*x = LabelBreach{}
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2363,7 +2474,7 @@ func (x *LabelBreach) String() string {
 func (*LabelBreach) ProtoMessage() {}
 
 func (x *LabelBreach) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2376,7 +2487,7 @@ func (x *LabelBreach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelBreach.ProtoReflect.Descriptor instead.
 func (*LabelBreach) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *LabelBreach) GetKind() borgpb.Labelled {
@@ -2427,7 +2538,7 @@ type QuotaUse struct {
 
 func (x *QuotaUse) Reset() {
 	*x = QuotaUse{}
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2439,7 +2550,7 @@ func (x *QuotaUse) String() string {
 func (*QuotaUse) ProtoMessage() {}
 
 func (x *QuotaUse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2452,7 +2563,7 @@ func (x *QuotaUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotaUse.ProtoReflect.Descriptor instead.
 func (*QuotaUse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *QuotaUse) GetUser() string {
@@ -2536,7 +2647,7 @@ type TaskBounds struct {
 
 func (x *TaskBounds) Reset() {
 	*x = TaskBounds{}
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2548,7 +2659,7 @@ func (x *TaskBounds) String() string {
 func (*TaskBounds) ProtoMessage() {}
 
 func (x *TaskBounds) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2561,7 +2672,7 @@ func (x *TaskBounds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskBounds.ProtoReflect.Descriptor instead.
 func (*TaskBounds) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *TaskBounds) GetUser() string {
@@ -2609,7 +2720,7 @@ type SoldBand struct {
 
 func (x *SoldBand) Reset() {
 	*x = SoldBand{}
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2621,7 +2732,7 @@ func (x *SoldBand) String() string {
 func (*SoldBand) ProtoMessage() {}
 
 func (x *SoldBand) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2634,7 +2745,7 @@ func (x *SoldBand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SoldBand.ProtoReflect.Descriptor instead.
 func (*SoldBand) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SoldBand) GetBand() borgpb.Band {
@@ -2690,7 +2801,7 @@ type AddMachineRequest struct {
 
 func (x *AddMachineRequest) Reset() {
 	*x = AddMachineRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2702,7 +2813,7 @@ func (x *AddMachineRequest) String() string {
 func (*AddMachineRequest) ProtoMessage() {}
 
 func (x *AddMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2715,7 +2826,7 @@ func (x *AddMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMachineRequest.ProtoReflect.Descriptor instead.
 func (*AddMachineRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *AddMachineRequest) GetAddr() string {
@@ -2787,7 +2898,7 @@ type AddMachineResponse struct {
 
 func (x *AddMachineResponse) Reset() {
 	*x = AddMachineResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2799,7 +2910,7 @@ func (x *AddMachineResponse) String() string {
 func (*AddMachineResponse) ProtoMessage() {}
 
 func (x *AddMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2812,7 +2923,7 @@ func (x *AddMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMachineResponse.ProtoReflect.Descriptor instead.
 func (*AddMachineResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *AddMachineResponse) GetResult() *borgpb.Result {
@@ -2845,7 +2956,7 @@ type SafeToDrainRequest struct {
 
 func (x *SafeToDrainRequest) Reset() {
 	*x = SafeToDrainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2857,7 +2968,7 @@ func (x *SafeToDrainRequest) String() string {
 func (*SafeToDrainRequest) ProtoMessage() {}
 
 func (x *SafeToDrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2870,7 +2981,7 @@ func (x *SafeToDrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SafeToDrainRequest.ProtoReflect.Descriptor instead.
 func (*SafeToDrainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SafeToDrainRequest) GetMachines() []string {
@@ -2909,7 +3020,7 @@ type SafeToDrainResponse struct {
 
 func (x *SafeToDrainResponse) Reset() {
 	*x = SafeToDrainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2921,7 +3032,7 @@ func (x *SafeToDrainResponse) String() string {
 func (*SafeToDrainResponse) ProtoMessage() {}
 
 func (x *SafeToDrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2934,7 +3045,7 @@ func (x *SafeToDrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SafeToDrainResponse.ProtoReflect.Descriptor instead.
 func (*SafeToDrainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SafeToDrainResponse) GetVerdicts() []*DrainVerdict {
@@ -2979,7 +3090,7 @@ type DrainVerdict struct {
 
 func (x *DrainVerdict) Reset() {
 	*x = DrainVerdict{}
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2991,7 +3102,7 @@ func (x *DrainVerdict) String() string {
 func (*DrainVerdict) ProtoMessage() {}
 
 func (x *DrainVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3004,7 +3115,7 @@ func (x *DrainVerdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainVerdict.ProtoReflect.Descriptor instead.
 func (*DrainVerdict) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DrainVerdict) GetMachine() string {
@@ -3064,7 +3175,7 @@ type WhyRequest struct {
 
 func (x *WhyRequest) Reset() {
 	*x = WhyRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3076,7 +3187,7 @@ func (x *WhyRequest) String() string {
 func (*WhyRequest) ProtoMessage() {}
 
 func (x *WhyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3089,7 +3200,7 @@ func (x *WhyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyRequest.ProtoReflect.Descriptor instead.
 func (*WhyRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WhyRequest) GetUser() string {
@@ -3140,7 +3251,7 @@ type WhyResponse struct {
 
 func (x *WhyResponse) Reset() {
 	*x = WhyResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3152,7 +3263,7 @@ func (x *WhyResponse) String() string {
 func (*WhyResponse) ProtoMessage() {}
 
 func (x *WhyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3165,7 +3276,7 @@ func (x *WhyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyResponse.ProtoReflect.Descriptor instead.
 func (*WhyResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WhyResponse) GetTask() *borgpb.Task {
@@ -3249,7 +3360,7 @@ type WhyPlacement struct {
 
 func (x *WhyPlacement) Reset() {
 	*x = WhyPlacement{}
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3261,7 +3372,7 @@ func (x *WhyPlacement) String() string {
 func (*WhyPlacement) ProtoMessage() {}
 
 func (x *WhyPlacement) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3274,7 +3385,7 @@ func (x *WhyPlacement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyPlacement.ProtoReflect.Descriptor instead.
 func (*WhyPlacement) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WhyPlacement) GetMachine() string {
@@ -3342,7 +3453,7 @@ type WhyPart struct {
 
 func (x *WhyPart) Reset() {
 	*x = WhyPart{}
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3354,7 +3465,7 @@ func (x *WhyPart) String() string {
 func (*WhyPart) ProtoMessage() {}
 
 func (x *WhyPart) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3367,7 +3478,7 @@ func (x *WhyPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyPart.ProtoReflect.Descriptor instead.
 func (*WhyPart) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WhyPart) GetPart() string {
@@ -3420,7 +3531,7 @@ type WhyFight struct {
 
 func (x *WhyFight) Reset() {
 	*x = WhyFight{}
-	mi := &file_borgrpc_master_proto_msgTypes[41]
+	mi := &file_borgrpc_master_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3432,7 +3543,7 @@ func (x *WhyFight) String() string {
 func (*WhyFight) ProtoMessage() {}
 
 func (x *WhyFight) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[41]
+	mi := &file_borgrpc_master_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3445,7 +3556,7 @@ func (x *WhyFight) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyFight.ProtoReflect.Descriptor instead.
 func (*WhyFight) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WhyFight) GetBy() string {
@@ -3533,7 +3644,7 @@ type WhyHolder struct {
 
 func (x *WhyHolder) Reset() {
 	*x = WhyHolder{}
-	mi := &file_borgrpc_master_proto_msgTypes[42]
+	mi := &file_borgrpc_master_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3545,7 +3656,7 @@ func (x *WhyHolder) String() string {
 func (*WhyHolder) ProtoMessage() {}
 
 func (x *WhyHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[42]
+	mi := &file_borgrpc_master_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3558,7 +3669,7 @@ func (x *WhyHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyHolder.ProtoReflect.Descriptor instead.
 func (*WhyHolder) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WhyHolder) GetName() string {
@@ -3601,7 +3712,7 @@ type WhyReason struct {
 
 func (x *WhyReason) Reset() {
 	*x = WhyReason{}
-	mi := &file_borgrpc_master_proto_msgTypes[43]
+	mi := &file_borgrpc_master_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3613,7 +3724,7 @@ func (x *WhyReason) String() string {
 func (*WhyReason) ProtoMessage() {}
 
 func (x *WhyReason) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[43]
+	mi := &file_borgrpc_master_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3626,7 +3737,7 @@ func (x *WhyReason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyReason.ProtoReflect.Descriptor instead.
 func (*WhyReason) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{43}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *WhyReason) GetTest() string {
@@ -3670,7 +3781,7 @@ type WhyChange struct {
 
 func (x *WhyChange) Reset() {
 	*x = WhyChange{}
-	mi := &file_borgrpc_master_proto_msgTypes[44]
+	mi := &file_borgrpc_master_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3682,7 +3793,7 @@ func (x *WhyChange) String() string {
 func (*WhyChange) ProtoMessage() {}
 
 func (x *WhyChange) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[44]
+	mi := &file_borgrpc_master_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3695,7 +3806,7 @@ func (x *WhyChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyChange.ProtoReflect.Descriptor instead.
 func (*WhyChange) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{44}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *WhyChange) GetChange() string {
@@ -3731,7 +3842,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[45]
+	mi := &file_borgrpc_master_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3743,7 +3854,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[45]
+	mi := &file_borgrpc_master_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3756,7 +3867,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{45}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *EventsRequest) GetFromIndex() uint64 {
@@ -3808,7 +3919,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[46]
+	mi := &file_borgrpc_master_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3820,7 +3931,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[46]
+	mi := &file_borgrpc_master_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3833,7 +3944,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{46}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *EventsResponse) GetEvents() []*borgpb.Event {
@@ -3884,7 +3995,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[47]
+	mi := &file_borgrpc_master_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3896,7 +4007,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[47]
+	mi := &file_borgrpc_master_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3909,7 +4020,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{47}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *LogsRequest) GetUser() string {
@@ -4012,7 +4123,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[48]
+	mi := &file_borgrpc_master_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4024,7 +4135,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[48]
+	mi := &file_borgrpc_master_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4037,7 +4148,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{48}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *LogsResponse) GetData() []byte {
@@ -4095,7 +4206,7 @@ type FollowRequest struct {
 
 func (x *FollowRequest) Reset() {
 	*x = FollowRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[49]
+	mi := &file_borgrpc_master_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4107,7 +4218,7 @@ func (x *FollowRequest) String() string {
 func (*FollowRequest) ProtoMessage() {}
 
 func (x *FollowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[49]
+	mi := &file_borgrpc_master_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4120,7 +4231,7 @@ func (x *FollowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRequest.ProtoReflect.Descriptor instead.
 func (*FollowRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{49}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *FollowRequest) GetScheduler() string {
@@ -4161,7 +4272,7 @@ type FollowResponse struct {
 
 func (x *FollowResponse) Reset() {
 	*x = FollowResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[50]
+	mi := &file_borgrpc_master_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4173,7 +4284,7 @@ func (x *FollowResponse) String() string {
 func (*FollowResponse) ProtoMessage() {}
 
 func (x *FollowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[50]
+	mi := &file_borgrpc_master_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4186,7 +4297,7 @@ func (x *FollowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowResponse.ProtoReflect.Descriptor instead.
 func (*FollowResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{50}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *FollowResponse) GetRecords() []*Record {
@@ -4249,7 +4360,7 @@ type SilentMachines struct {
 
 func (x *SilentMachines) Reset() {
 	*x = SilentMachines{}
-	mi := &file_borgrpc_master_proto_msgTypes[51]
+	mi := &file_borgrpc_master_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4261,7 +4372,7 @@ func (x *SilentMachines) String() string {
 func (*SilentMachines) ProtoMessage() {}
 
 func (x *SilentMachines) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[51]
+	mi := &file_borgrpc_master_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4274,7 +4385,7 @@ func (x *SilentMachines) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SilentMachines.ProtoReflect.Descriptor instead.
 func (*SilentMachines) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{51}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *SilentMachines) GetNames() []string {
@@ -4297,7 +4408,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_borgrpc_master_proto_msgTypes[52]
+	mi := &file_borgrpc_master_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4309,7 +4420,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[52]
+	mi := &file_borgrpc_master_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4322,7 +4433,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{52}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Record) GetKey() []byte {
@@ -4354,7 +4465,7 @@ type CommittedEntry struct {
 
 func (x *CommittedEntry) Reset() {
 	*x = CommittedEntry{}
-	mi := &file_borgrpc_master_proto_msgTypes[53]
+	mi := &file_borgrpc_master_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4366,7 +4477,7 @@ func (x *CommittedEntry) String() string {
 func (*CommittedEntry) ProtoMessage() {}
 
 func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[53]
+	mi := &file_borgrpc_master_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4379,7 +4490,7 @@ func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommittedEntry.ProtoReflect.Descriptor instead.
 func (*CommittedEntry) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{53}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *CommittedEntry) GetIndex() uint64 {
@@ -4414,7 +4525,7 @@ type AssignRequest struct {
 
 func (x *AssignRequest) Reset() {
 	*x = AssignRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[54]
+	mi := &file_borgrpc_master_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4426,7 +4537,7 @@ func (x *AssignRequest) String() string {
 func (*AssignRequest) ProtoMessage() {}
 
 func (x *AssignRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[54]
+	mi := &file_borgrpc_master_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4439,7 +4550,7 @@ func (x *AssignRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignRequest.ProtoReflect.Descriptor instead.
 func (*AssignRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{54}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *AssignRequest) GetAssign() *borgpb.Assign {
@@ -4460,7 +4571,7 @@ type AssignResponse struct {
 
 func (x *AssignResponse) Reset() {
 	*x = AssignResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[55]
+	mi := &file_borgrpc_master_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4472,7 +4583,7 @@ func (x *AssignResponse) String() string {
 func (*AssignResponse) ProtoMessage() {}
 
 func (x *AssignResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[55]
+	mi := &file_borgrpc_master_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4485,7 +4596,7 @@ func (x *AssignResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignResponse.ProtoReflect.Descriptor instead.
 func (*AssignResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{55}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *AssignResponse) GetResult() *borgpb.Result {
@@ -4506,7 +4617,7 @@ type MoveTasksRequest struct {
 
 func (x *MoveTasksRequest) Reset() {
 	*x = MoveTasksRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[56]
+	mi := &file_borgrpc_master_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4518,7 +4629,7 @@ func (x *MoveTasksRequest) String() string {
 func (*MoveTasksRequest) ProtoMessage() {}
 
 func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[56]
+	mi := &file_borgrpc_master_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4531,7 +4642,7 @@ func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksRequest.ProtoReflect.Descriptor instead.
 func (*MoveTasksRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{56}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *MoveTasksRequest) GetMove() *borgpb.MoveTasks {
@@ -4552,7 +4663,7 @@ type MoveTasksResponse struct {
 
 func (x *MoveTasksResponse) Reset() {
 	*x = MoveTasksResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[57]
+	mi := &file_borgrpc_master_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4564,7 +4675,7 @@ func (x *MoveTasksResponse) String() string {
 func (*MoveTasksResponse) ProtoMessage() {}
 
 func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[57]
+	mi := &file_borgrpc_master_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4577,7 +4688,7 @@ func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksResponse.ProtoReflect.Descriptor instead.
 func (*MoveTasksResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{57}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *MoveTasksResponse) GetResult() *borgpb.Result {
@@ -4602,7 +4713,7 @@ type CheckDrainRequest struct {
 
 func (x *CheckDrainRequest) Reset() {
 	*x = CheckDrainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[58]
+	mi := &file_borgrpc_master_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4614,7 +4725,7 @@ func (x *CheckDrainRequest) String() string {
 func (*CheckDrainRequest) ProtoMessage() {}
 
 func (x *CheckDrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[58]
+	mi := &file_borgrpc_master_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4627,7 +4738,7 @@ func (x *CheckDrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDrainRequest.ProtoReflect.Descriptor instead.
 func (*CheckDrainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{58}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *CheckDrainRequest) GetMachines() []string {
@@ -4662,7 +4773,7 @@ type CheckDrainResponse struct {
 
 func (x *CheckDrainResponse) Reset() {
 	*x = CheckDrainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[59]
+	mi := &file_borgrpc_master_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4674,7 +4785,7 @@ func (x *CheckDrainResponse) String() string {
 func (*CheckDrainResponse) ProtoMessage() {}
 
 func (x *CheckDrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[59]
+	mi := &file_borgrpc_master_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4687,7 +4798,7 @@ func (x *CheckDrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDrainResponse.ProtoReflect.Descriptor instead.
 func (*CheckDrainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{59}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *CheckDrainResponse) GetAnswer() *SafeToDrainResponse {
@@ -4714,7 +4825,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[60]
+	mi := &file_borgrpc_master_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4726,7 +4837,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[60]
+	mi := &file_borgrpc_master_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4739,7 +4850,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{60}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ExplainRequest) GetUser() string {
@@ -4781,7 +4892,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[61]
+	mi := &file_borgrpc_master_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4793,7 +4904,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[61]
+	mi := &file_borgrpc_master_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4806,7 +4917,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{61}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ExplainResponse) GetWhy() *WhyResponse {
@@ -4871,7 +4982,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[62]
+	mi := &file_borgrpc_master_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4883,7 +4994,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[62]
+	mi := &file_borgrpc_master_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4896,7 +5007,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{62}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ReportRequest) GetReplica() uint64 {
@@ -5032,7 +5143,7 @@ type MachineUsage struct {
 
 func (x *MachineUsage) Reset() {
 	*x = MachineUsage{}
-	mi := &file_borgrpc_master_proto_msgTypes[63]
+	mi := &file_borgrpc_master_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5044,7 +5155,7 @@ func (x *MachineUsage) String() string {
 func (*MachineUsage) ProtoMessage() {}
 
 func (x *MachineUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[63]
+	mi := &file_borgrpc_master_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5057,7 +5168,7 @@ func (x *MachineUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineUsage.ProtoReflect.Descriptor instead.
 func (*MachineUsage) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{63}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *MachineUsage) GetMachine() string {
@@ -5108,7 +5219,7 @@ type VolumeUse struct {
 
 func (x *VolumeUse) Reset() {
 	*x = VolumeUse{}
-	mi := &file_borgrpc_master_proto_msgTypes[64]
+	mi := &file_borgrpc_master_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5120,7 +5231,7 @@ func (x *VolumeUse) String() string {
 func (*VolumeUse) ProtoMessage() {}
 
 func (x *VolumeUse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[64]
+	mi := &file_borgrpc_master_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5133,7 +5244,7 @@ func (x *VolumeUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeUse.ProtoReflect.Descriptor instead.
 func (*VolumeUse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{64}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *VolumeUse) GetName() *borgpb.VolumeName {
@@ -5166,7 +5277,7 @@ type AllocUse struct {
 
 func (x *AllocUse) Reset() {
 	*x = AllocUse{}
-	mi := &file_borgrpc_master_proto_msgTypes[65]
+	mi := &file_borgrpc_master_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5178,7 +5289,7 @@ func (x *AllocUse) String() string {
 func (*AllocUse) ProtoMessage() {}
 
 func (x *AllocUse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[65]
+	mi := &file_borgrpc_master_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5191,7 +5302,7 @@ func (x *AllocUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocUse.ProtoReflect.Descriptor instead.
 func (*AllocUse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{65}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *AllocUse) GetAlloc() string {
@@ -5234,7 +5345,7 @@ type CopyUsage struct {
 
 func (x *CopyUsage) Reset() {
 	*x = CopyUsage{}
-	mi := &file_borgrpc_master_proto_msgTypes[66]
+	mi := &file_borgrpc_master_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5246,7 +5357,7 @@ func (x *CopyUsage) String() string {
 func (*CopyUsage) ProtoMessage() {}
 
 func (x *CopyUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[66]
+	mi := &file_borgrpc_master_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5259,7 +5370,7 @@ func (x *CopyUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyUsage.ProtoReflect.Descriptor instead.
 func (*CopyUsage) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{66}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *CopyUsage) GetJobUid() string {
@@ -5322,7 +5433,7 @@ type Contact struct {
 
 func (x *Contact) Reset() {
 	*x = Contact{}
-	mi := &file_borgrpc_master_proto_msgTypes[67]
+	mi := &file_borgrpc_master_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5334,7 +5445,7 @@ func (x *Contact) String() string {
 func (*Contact) ProtoMessage() {}
 
 func (x *Contact) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[67]
+	mi := &file_borgrpc_master_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5347,7 +5458,7 @@ func (x *Contact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contact.ProtoReflect.Descriptor instead.
 func (*Contact) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{67}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Contact) GetMachine() string {
@@ -5414,7 +5525,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[68]
+	mi := &file_borgrpc_master_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5426,7 +5537,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[68]
+	mi := &file_borgrpc_master_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5439,7 +5550,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{68}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ReportResponse) GetResult() *borgpb.Result {
@@ -5499,7 +5610,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[69]
+	mi := &file_borgrpc_master_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5511,7 +5622,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[69]
+	mi := &file_borgrpc_master_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5524,7 +5635,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{69}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ProbeRequest) GetMachine() string {
@@ -5561,7 +5672,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[70]
+	mi := &file_borgrpc_master_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5573,7 +5684,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[70]
+	mi := &file_borgrpc_master_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5586,7 +5697,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{70}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ProbeResponse) GetReached() bool {
@@ -5622,7 +5733,7 @@ type ListVolumesRequest struct {
 
 func (x *ListVolumesRequest) Reset() {
 	*x = ListVolumesRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[71]
+	mi := &file_borgrpc_master_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5634,7 +5745,7 @@ func (x *ListVolumesRequest) String() string {
 func (*ListVolumesRequest) ProtoMessage() {}
 
 func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[71]
+	mi := &file_borgrpc_master_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5647,7 +5758,7 @@ func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesRequest.ProtoReflect.Descriptor instead.
 func (*ListVolumesRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{71}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ListVolumesRequest) GetMachine() string {
@@ -5700,7 +5811,7 @@ type ListVolumesResponse struct {
 
 func (x *ListVolumesResponse) Reset() {
 	*x = ListVolumesResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[72]
+	mi := &file_borgrpc_master_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5712,7 +5823,7 @@ func (x *ListVolumesResponse) String() string {
 func (*ListVolumesResponse) ProtoMessage() {}
 
 func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[72]
+	mi := &file_borgrpc_master_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5725,7 +5836,7 @@ func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesResponse.ProtoReflect.Descriptor instead.
 func (*ListVolumesResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{72}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ListVolumesResponse) GetVolumes() []*borgpb.VolumeStatus {
@@ -5758,7 +5869,7 @@ type ExamineRequest struct {
 
 func (x *ExamineRequest) Reset() {
 	*x = ExamineRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[73]
+	mi := &file_borgrpc_master_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5770,7 +5881,7 @@ func (x *ExamineRequest) String() string {
 func (*ExamineRequest) ProtoMessage() {}
 
 func (x *ExamineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[73]
+	mi := &file_borgrpc_master_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5783,7 +5894,7 @@ func (x *ExamineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExamineRequest.ProtoReflect.Descriptor instead.
 func (*ExamineRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{73}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{75}
 }
 
 // ExamineResponse is what is wrong, the worst first.
@@ -5801,7 +5912,7 @@ type ExamineResponse struct {
 
 func (x *ExamineResponse) Reset() {
 	*x = ExamineResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[74]
+	mi := &file_borgrpc_master_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5813,7 +5924,7 @@ func (x *ExamineResponse) String() string {
 func (*ExamineResponse) ProtoMessage() {}
 
 func (x *ExamineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[74]
+	mi := &file_borgrpc_master_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5826,7 +5937,7 @@ func (x *ExamineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExamineResponse.ProtoReflect.Descriptor instead.
 func (*ExamineResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{74}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ExamineResponse) GetReplica() uint64 {
@@ -5865,7 +5976,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_borgrpc_master_proto_msgTypes[75]
+	mi := &file_borgrpc_master_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5877,7 +5988,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[75]
+	mi := &file_borgrpc_master_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5890,7 +6001,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{75}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *Finding) GetSeverity() Severity {
@@ -5918,7 +6029,7 @@ var File_borgrpc_master_proto protoreflect.FileDescriptor
 
 const file_borgrpc_master_proto_rawDesc = "" +
 	"\n" +
-	"\x14borgrpc/master.proto\x12\aborgrpc\x1a\x12borgpb/alloc.proto\x1a\x17borgpb/checkpoint.proto\x1a\x10borgpb/job.proto\x1a\x12borgpb/label.proto\x1a\x14borgpb/machine.proto\x1a\x11borgpb/meta.proto\x1a\x0fborgpb/op.proto\x1a\x12borgpb/quota.proto\x1a\x13borgpb/update.proto\")\n" +
+	"\x14borgrpc/master.proto\x12\aborgrpc\x1a\x12borgpb/alloc.proto\x1a\x17borgpb/checkpoint.proto\x1a\x10borgpb/job.proto\x1a\x12borgpb/label.proto\x1a\x14borgpb/machine.proto\x1a\x11borgpb/meta.proto\x1a\x0fborgpb/op.proto\x1a\x12borgpb/quota.proto\x1a\x13borgpb/update.proto\x1a\x17borgpb/visibility.proto\")\n" +
 	"\rMutateRequest\x12\x18\n" +
 	"\x02op\x18\x01 \x01(\v2\b.borg.OpR\x02op\"x\n" +
 	"\x0eMutateResponse\x12$\n" +
@@ -6011,13 +6122,14 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x05after\x18\b \x01(\tR\x05after\x12\x14\n" +
 	"\x05limit\x18\t \x01(\rR\x05limit\x12\x13\n" +
 	"\x04used\x18\xac\x02 \x01(\bR\x04used\x12\x1b\n" +
-	"\bselector\x18\xc8\x01 \x01(\tR\bselector\"j\n" +
+	"\bselector\x18\xc8\x01 \x01(\tR\bselector\"\x83\x01\n" +
 	"\x11ListTasksResponse\x12 \n" +
 	"\x05tasks\x18\x01 \x03(\v2\n" +
 	".borg.TaskR\x05tasks\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x1d\n" +
 	"\n" +
-	"next_after\x18\x03 \x01(\tR\tnextAfter\"\xc0\x01\n" +
+	"next_after\x18\x03 \x01(\tR\tnextAfter\x12\x17\n" +
+	"\x06others\x18\xe8\x06 \x01(\rR\x06others\"\xc0\x01\n" +
 	"\x11ListAllocsRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12%\n" +
@@ -6062,7 +6174,12 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x1bGetPreemptionPolicyResponse\x12'\n" +
 	"\bcollapse\x18\xae\x03 \x03(\x0e2\n" +
 	".borg.BandR\bcollapse\x12\x15\n" +
-	"\x05index\x18\xaf\x03 \x01(\x04R\x05index\"X\n" +
+	"\x05index\x18\xaf\x03 \x01(\x04R\x05index\"\x16\n" +
+	"\x14GetVisibilityRequest\"t\n" +
+	"\x15GetVisibilityResponse\x12)\n" +
+	"\x06policy\x18\xe4\x06 \x01(\v2\x10.borg.VisibilityR\x06policy\x12\x19\n" +
+	"\aversion\x18\xe5\x06 \x01(\x04R\aversion\x12\x15\n" +
+	"\x05index\x18\xe6\x06 \x01(\x04R\x05index\"X\n" +
 	"\x15GetLabelPolicyRequest\x12\x14\n" +
 	"\x05check\x18\x01 \x01(\bR\x05check\x12)\n" +
 	"\x06policy\x18\x02 \x01(\v2\x11.borg.LabelPolicyR\x06policy\"\xc1\x01\n" +
@@ -6372,7 +6489,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\bSeverity\x12\x18\n" +
 	"\x14SEVERITY_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10SEVERITY_WARNING\x10\x01\x12\x12\n" +
-	"\x0eSEVERITY_FAULT\x10\x022\xaf\n" +
+	"\x0eSEVERITY_FAULT\x10\x022\xff\n" +
 	"\n" +
 	"\rMasterService\x129\n" +
 	"\x06Mutate\x12\x16.borgrpc.MutateRequest\x1a\x17.borgrpc.MutateResponse\x12@\n" +
@@ -6386,7 +6503,8 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\fListMachines\x12\x1c.borgrpc.ListMachinesRequest\x1a\x1d.borgrpc.ListMachinesResponse\x12T\n" +
 	"\x0fListPackageBans\x12\x1f.borgrpc.ListPackageBansRequest\x1a .borgrpc.ListPackageBansResponse\x12Q\n" +
 	"\x0eGetLabelPolicy\x12\x1e.borgrpc.GetLabelPolicyRequest\x1a\x1f.borgrpc.GetLabelPolicyResponse\x12`\n" +
-	"\x13GetPreemptionPolicy\x12#.borgrpc.GetPreemptionPolicyRequest\x1a$.borgrpc.GetPreemptionPolicyResponse\x12E\n" +
+	"\x13GetPreemptionPolicy\x12#.borgrpc.GetPreemptionPolicyRequest\x1a$.borgrpc.GetPreemptionPolicyResponse\x12N\n" +
+	"\rGetVisibility\x12\x1d.borgrpc.GetVisibilityRequest\x1a\x1e.borgrpc.GetVisibilityResponse\x12E\n" +
 	"\n" +
 	"ListQuotas\x12\x1a.borgrpc.ListQuotasRequest\x1a\x1b.borgrpc.ListQuotasResponse\x12<\n" +
 	"\aExamine\x12\x17.borgrpc.ExamineRequest\x1a\x18.borgrpc.ExamineResponse\x12H\n" +
@@ -6422,7 +6540,7 @@ func file_borgrpc_master_proto_rawDescGZIP() []byte {
 }
 
 var file_borgrpc_master_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 80)
+var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 82)
 var file_borgrpc_master_proto_goTypes = []any{
 	(ReadMode)(0),                       // 0: borgrpc.ReadMode
 	(LogStream)(0),                      // 1: borgrpc.LogStream
@@ -6449,232 +6567,238 @@ var file_borgrpc_master_proto_goTypes = []any{
 	(*PackageBan)(nil),                  // 22: borgrpc.PackageBan
 	(*GetPreemptionPolicyRequest)(nil),  // 23: borgrpc.GetPreemptionPolicyRequest
 	(*GetPreemptionPolicyResponse)(nil), // 24: borgrpc.GetPreemptionPolicyResponse
-	(*GetLabelPolicyRequest)(nil),       // 25: borgrpc.GetLabelPolicyRequest
-	(*GetLabelPolicyResponse)(nil),      // 26: borgrpc.GetLabelPolicyResponse
-	(*ListQuotasRequest)(nil),           // 27: borgrpc.ListQuotasRequest
-	(*ListQuotasResponse)(nil),          // 28: borgrpc.ListQuotasResponse
-	(*StateShare)(nil),                  // 29: borgrpc.StateShare
-	(*StateHeld)(nil),                   // 30: borgrpc.StateHeld
-	(*LabelBreach)(nil),                 // 31: borgrpc.LabelBreach
-	(*QuotaUse)(nil),                    // 32: borgrpc.QuotaUse
-	(*TaskBounds)(nil),                  // 33: borgrpc.TaskBounds
-	(*SoldBand)(nil),                    // 34: borgrpc.SoldBand
-	(*AddMachineRequest)(nil),           // 35: borgrpc.AddMachineRequest
-	(*AddMachineResponse)(nil),          // 36: borgrpc.AddMachineResponse
-	(*SafeToDrainRequest)(nil),          // 37: borgrpc.SafeToDrainRequest
-	(*SafeToDrainResponse)(nil),         // 38: borgrpc.SafeToDrainResponse
-	(*DrainVerdict)(nil),                // 39: borgrpc.DrainVerdict
-	(*WhyRequest)(nil),                  // 40: borgrpc.WhyRequest
-	(*WhyResponse)(nil),                 // 41: borgrpc.WhyResponse
-	(*WhyPlacement)(nil),                // 42: borgrpc.WhyPlacement
-	(*WhyPart)(nil),                     // 43: borgrpc.WhyPart
-	(*WhyFight)(nil),                    // 44: borgrpc.WhyFight
-	(*WhyHolder)(nil),                   // 45: borgrpc.WhyHolder
-	(*WhyReason)(nil),                   // 46: borgrpc.WhyReason
-	(*WhyChange)(nil),                   // 47: borgrpc.WhyChange
-	(*EventsRequest)(nil),               // 48: borgrpc.EventsRequest
-	(*EventsResponse)(nil),              // 49: borgrpc.EventsResponse
-	(*LogsRequest)(nil),                 // 50: borgrpc.LogsRequest
-	(*LogsResponse)(nil),                // 51: borgrpc.LogsResponse
-	(*FollowRequest)(nil),               // 52: borgrpc.FollowRequest
-	(*FollowResponse)(nil),              // 53: borgrpc.FollowResponse
-	(*SilentMachines)(nil),              // 54: borgrpc.SilentMachines
-	(*Record)(nil),                      // 55: borgrpc.Record
-	(*CommittedEntry)(nil),              // 56: borgrpc.CommittedEntry
-	(*AssignRequest)(nil),               // 57: borgrpc.AssignRequest
-	(*AssignResponse)(nil),              // 58: borgrpc.AssignResponse
-	(*MoveTasksRequest)(nil),            // 59: borgrpc.MoveTasksRequest
-	(*MoveTasksResponse)(nil),           // 60: borgrpc.MoveTasksResponse
-	(*CheckDrainRequest)(nil),           // 61: borgrpc.CheckDrainRequest
-	(*CheckDrainResponse)(nil),          // 62: borgrpc.CheckDrainResponse
-	(*ExplainRequest)(nil),              // 63: borgrpc.ExplainRequest
-	(*ExplainResponse)(nil),             // 64: borgrpc.ExplainResponse
-	(*ReportRequest)(nil),               // 65: borgrpc.ReportRequest
-	(*MachineUsage)(nil),                // 66: borgrpc.MachineUsage
-	(*VolumeUse)(nil),                   // 67: borgrpc.VolumeUse
-	(*AllocUse)(nil),                    // 68: borgrpc.AllocUse
-	(*CopyUsage)(nil),                   // 69: borgrpc.CopyUsage
-	(*Contact)(nil),                     // 70: borgrpc.Contact
-	(*ReportResponse)(nil),              // 71: borgrpc.ReportResponse
-	(*ProbeRequest)(nil),                // 72: borgrpc.ProbeRequest
-	(*ProbeResponse)(nil),               // 73: borgrpc.ProbeResponse
-	(*ListVolumesRequest)(nil),          // 74: borgrpc.ListVolumesRequest
-	(*ListVolumesResponse)(nil),         // 75: borgrpc.ListVolumesResponse
-	(*ExamineRequest)(nil),              // 76: borgrpc.ExamineRequest
-	(*ExamineResponse)(nil),             // 77: borgrpc.ExamineResponse
-	(*Finding)(nil),                     // 78: borgrpc.Finding
-	nil,                                 // 79: borgrpc.Given.LabelsEntry
-	nil,                                 // 80: borgrpc.Given.AnnotationsEntry
-	nil,                                 // 81: borgrpc.AddMachineRequest.LabelsEntry
-	nil,                                 // 82: borgrpc.AddMachineRequest.AttributesEntry
-	(*borgpb.Op)(nil),                   // 83: borg.Op
-	(*borgpb.Result)(nil),               // 84: borg.Result
-	(*borgpb.Member)(nil),               // 85: borg.Member
-	(*borgpb.Job)(nil),                  // 86: borg.Job
-	(*borgpb.Update)(nil),               // 87: borg.Update
-	(*borgpb.Task)(nil),                 // 88: borg.Task
-	(*borgpb.AllocSet)(nil),             // 89: borg.AllocSet
-	(*borgpb.Alloc)(nil),                // 90: borg.Alloc
-	(*borgpb.Machine)(nil),              // 91: borg.Machine
-	(borgpb.Band)(0),                    // 92: borg.Band
-	(*borgpb.LabelPolicy)(nil),          // 93: borg.LabelPolicy
-	(borgpb.StateMeasure)(0),            // 94: borg.StateMeasure
-	(borgpb.Labelled)(0),                // 95: borg.Labelled
-	(*borgpb.Resources)(nil),            // 96: borg.Resources
-	(*borgpb.DrainBlocker)(nil),         // 97: borg.DrainBlocker
-	(*borgpb.Event)(nil),                // 98: borg.Event
-	(*borgpb.Assign)(nil),               // 99: borg.Assign
-	(*borgpb.MoveTasks)(nil),            // 100: borg.MoveTasks
-	(*borgpb.Reports)(nil),              // 101: borg.Reports
-	(*borgpb.MachineReport)(nil),        // 102: borg.MachineReport
-	(*borgpb.HearMachines)(nil),         // 103: borg.HearMachines
-	(*borgpb.VolumeName)(nil),           // 104: borg.VolumeName
-	(*borgpb.SetMachine)(nil),           // 105: borg.SetMachine
-	(*borgpb.VolumeStatus)(nil),         // 106: borg.VolumeStatus
+	(*GetVisibilityRequest)(nil),        // 25: borgrpc.GetVisibilityRequest
+	(*GetVisibilityResponse)(nil),       // 26: borgrpc.GetVisibilityResponse
+	(*GetLabelPolicyRequest)(nil),       // 27: borgrpc.GetLabelPolicyRequest
+	(*GetLabelPolicyResponse)(nil),      // 28: borgrpc.GetLabelPolicyResponse
+	(*ListQuotasRequest)(nil),           // 29: borgrpc.ListQuotasRequest
+	(*ListQuotasResponse)(nil),          // 30: borgrpc.ListQuotasResponse
+	(*StateShare)(nil),                  // 31: borgrpc.StateShare
+	(*StateHeld)(nil),                   // 32: borgrpc.StateHeld
+	(*LabelBreach)(nil),                 // 33: borgrpc.LabelBreach
+	(*QuotaUse)(nil),                    // 34: borgrpc.QuotaUse
+	(*TaskBounds)(nil),                  // 35: borgrpc.TaskBounds
+	(*SoldBand)(nil),                    // 36: borgrpc.SoldBand
+	(*AddMachineRequest)(nil),           // 37: borgrpc.AddMachineRequest
+	(*AddMachineResponse)(nil),          // 38: borgrpc.AddMachineResponse
+	(*SafeToDrainRequest)(nil),          // 39: borgrpc.SafeToDrainRequest
+	(*SafeToDrainResponse)(nil),         // 40: borgrpc.SafeToDrainResponse
+	(*DrainVerdict)(nil),                // 41: borgrpc.DrainVerdict
+	(*WhyRequest)(nil),                  // 42: borgrpc.WhyRequest
+	(*WhyResponse)(nil),                 // 43: borgrpc.WhyResponse
+	(*WhyPlacement)(nil),                // 44: borgrpc.WhyPlacement
+	(*WhyPart)(nil),                     // 45: borgrpc.WhyPart
+	(*WhyFight)(nil),                    // 46: borgrpc.WhyFight
+	(*WhyHolder)(nil),                   // 47: borgrpc.WhyHolder
+	(*WhyReason)(nil),                   // 48: borgrpc.WhyReason
+	(*WhyChange)(nil),                   // 49: borgrpc.WhyChange
+	(*EventsRequest)(nil),               // 50: borgrpc.EventsRequest
+	(*EventsResponse)(nil),              // 51: borgrpc.EventsResponse
+	(*LogsRequest)(nil),                 // 52: borgrpc.LogsRequest
+	(*LogsResponse)(nil),                // 53: borgrpc.LogsResponse
+	(*FollowRequest)(nil),               // 54: borgrpc.FollowRequest
+	(*FollowResponse)(nil),              // 55: borgrpc.FollowResponse
+	(*SilentMachines)(nil),              // 56: borgrpc.SilentMachines
+	(*Record)(nil),                      // 57: borgrpc.Record
+	(*CommittedEntry)(nil),              // 58: borgrpc.CommittedEntry
+	(*AssignRequest)(nil),               // 59: borgrpc.AssignRequest
+	(*AssignResponse)(nil),              // 60: borgrpc.AssignResponse
+	(*MoveTasksRequest)(nil),            // 61: borgrpc.MoveTasksRequest
+	(*MoveTasksResponse)(nil),           // 62: borgrpc.MoveTasksResponse
+	(*CheckDrainRequest)(nil),           // 63: borgrpc.CheckDrainRequest
+	(*CheckDrainResponse)(nil),          // 64: borgrpc.CheckDrainResponse
+	(*ExplainRequest)(nil),              // 65: borgrpc.ExplainRequest
+	(*ExplainResponse)(nil),             // 66: borgrpc.ExplainResponse
+	(*ReportRequest)(nil),               // 67: borgrpc.ReportRequest
+	(*MachineUsage)(nil),                // 68: borgrpc.MachineUsage
+	(*VolumeUse)(nil),                   // 69: borgrpc.VolumeUse
+	(*AllocUse)(nil),                    // 70: borgrpc.AllocUse
+	(*CopyUsage)(nil),                   // 71: borgrpc.CopyUsage
+	(*Contact)(nil),                     // 72: borgrpc.Contact
+	(*ReportResponse)(nil),              // 73: borgrpc.ReportResponse
+	(*ProbeRequest)(nil),                // 74: borgrpc.ProbeRequest
+	(*ProbeResponse)(nil),               // 75: borgrpc.ProbeResponse
+	(*ListVolumesRequest)(nil),          // 76: borgrpc.ListVolumesRequest
+	(*ListVolumesResponse)(nil),         // 77: borgrpc.ListVolumesResponse
+	(*ExamineRequest)(nil),              // 78: borgrpc.ExamineRequest
+	(*ExamineResponse)(nil),             // 79: borgrpc.ExamineResponse
+	(*Finding)(nil),                     // 80: borgrpc.Finding
+	nil,                                 // 81: borgrpc.Given.LabelsEntry
+	nil,                                 // 82: borgrpc.Given.AnnotationsEntry
+	nil,                                 // 83: borgrpc.AddMachineRequest.LabelsEntry
+	nil,                                 // 84: borgrpc.AddMachineRequest.AttributesEntry
+	(*borgpb.Op)(nil),                   // 85: borg.Op
+	(*borgpb.Result)(nil),               // 86: borg.Result
+	(*borgpb.Member)(nil),               // 87: borg.Member
+	(*borgpb.Job)(nil),                  // 88: borg.Job
+	(*borgpb.Update)(nil),               // 89: borg.Update
+	(*borgpb.Task)(nil),                 // 90: borg.Task
+	(*borgpb.AllocSet)(nil),             // 91: borg.AllocSet
+	(*borgpb.Alloc)(nil),                // 92: borg.Alloc
+	(*borgpb.Machine)(nil),              // 93: borg.Machine
+	(borgpb.Band)(0),                    // 94: borg.Band
+	(*borgpb.Visibility)(nil),           // 95: borg.Visibility
+	(*borgpb.LabelPolicy)(nil),          // 96: borg.LabelPolicy
+	(borgpb.StateMeasure)(0),            // 97: borg.StateMeasure
+	(borgpb.Labelled)(0),                // 98: borg.Labelled
+	(*borgpb.Resources)(nil),            // 99: borg.Resources
+	(*borgpb.DrainBlocker)(nil),         // 100: borg.DrainBlocker
+	(*borgpb.Event)(nil),                // 101: borg.Event
+	(*borgpb.Assign)(nil),               // 102: borg.Assign
+	(*borgpb.MoveTasks)(nil),            // 103: borg.MoveTasks
+	(*borgpb.Reports)(nil),              // 104: borg.Reports
+	(*borgpb.MachineReport)(nil),        // 105: borg.MachineReport
+	(*borgpb.HearMachines)(nil),         // 106: borg.HearMachines
+	(*borgpb.VolumeName)(nil),           // 107: borg.VolumeName
+	(*borgpb.SetMachine)(nil),           // 108: borg.SetMachine
+	(*borgpb.VolumeStatus)(nil),         // 109: borg.VolumeStatus
 }
 var file_borgrpc_master_proto_depIdxs = []int32{
-	83,  // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
-	84,  // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
-	85,  // 2: borgrpc.MutateResponse.elected:type_name -> borg.Member
-	85,  // 3: borgrpc.GetCellResponse.members:type_name -> borg.Member
+	85,  // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
+	86,  // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
+	87,  // 2: borgrpc.MutateResponse.elected:type_name -> borg.Member
+	87,  // 3: borgrpc.GetCellResponse.members:type_name -> borg.Member
 	7,   // 4: borgrpc.GetCellResponse.reach:type_name -> borgrpc.Reach
 	8,   // 5: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
 	0,   // 6: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
-	86,  // 7: borgrpc.GetJobResponse.job:type_name -> borg.Job
-	87,  // 8: borgrpc.GetJobResponse.update:type_name -> borg.Update
+	88,  // 7: borgrpc.GetJobResponse.job:type_name -> borg.Job
+	89,  // 8: borgrpc.GetJobResponse.update:type_name -> borg.Update
 	11,  // 9: borgrpc.GetJobResponse.given:type_name -> borgrpc.Given
-	79,  // 10: borgrpc.Given.labels:type_name -> borgrpc.Given.LabelsEntry
-	80,  // 11: borgrpc.Given.annotations:type_name -> borgrpc.Given.AnnotationsEntry
+	81,  // 10: borgrpc.Given.labels:type_name -> borgrpc.Given.LabelsEntry
+	82,  // 11: borgrpc.Given.annotations:type_name -> borgrpc.Given.AnnotationsEntry
 	0,   // 12: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
-	86,  // 13: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
+	88,  // 13: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
 	0,   // 14: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
-	88,  // 15: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
+	90,  // 15: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
 	0,   // 16: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
-	89,  // 17: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
-	90,  // 18: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
+	91,  // 17: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
+	92,  // 18: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
 	11,  // 19: borgrpc.ListAllocsResponse.given:type_name -> borgrpc.Given
 	0,   // 20: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	91,  // 21: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	93,  // 21: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
 	22,  // 22: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
-	92,  // 23: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
-	93,  // 24: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
-	93,  // 25: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
-	31,  // 26: borgrpc.GetLabelPolicyResponse.breaches:type_name -> borgrpc.LabelBreach
-	32,  // 27: borgrpc.ListQuotasResponse.quotas:type_name -> borgrpc.QuotaUse
-	33,  // 28: borgrpc.ListQuotasResponse.bounds:type_name -> borgrpc.TaskBounds
-	34,  // 29: borgrpc.ListQuotasResponse.sold:type_name -> borgrpc.SoldBand
-	29,  // 30: borgrpc.ListQuotasResponse.shares:type_name -> borgrpc.StateShare
-	29,  // 31: borgrpc.ListQuotasResponse.cell:type_name -> borgrpc.StateShare
-	30,  // 32: borgrpc.StateShare.held:type_name -> borgrpc.StateHeld
-	94,  // 33: borgrpc.StateHeld.measure:type_name -> borg.StateMeasure
-	95,  // 34: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
-	92,  // 35: borgrpc.QuotaUse.band:type_name -> borg.Band
-	96,  // 36: borgrpc.QuotaUse.limit:type_name -> borg.Resources
-	96,  // 37: borgrpc.QuotaUse.used:type_name -> borg.Resources
-	96,  // 38: borgrpc.TaskBounds.min:type_name -> borg.Resources
-	96,  // 39: borgrpc.TaskBounds.default:type_name -> borg.Resources
-	96,  // 40: borgrpc.TaskBounds.max:type_name -> borg.Resources
-	92,  // 41: borgrpc.SoldBand.band:type_name -> borg.Band
-	96,  // 42: borgrpc.SoldBand.sold:type_name -> borg.Resources
-	96,  // 43: borgrpc.SoldBand.cell:type_name -> borg.Resources
-	81,  // 44: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	82,  // 45: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	84,  // 46: borgrpc.AddMachineResponse.result:type_name -> borg.Result
-	39,  // 47: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
-	97,  // 48: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
-	88,  // 49: borgrpc.WhyResponse.task:type_name -> borg.Task
-	46,  // 50: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
-	47,  // 51: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
-	42,  // 52: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
-	44,  // 53: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
-	43,  // 54: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
-	44,  // 55: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
-	45,  // 56: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
-	45,  // 57: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
-	98,  // 58: borgrpc.EventsResponse.events:type_name -> borg.Event
-	1,   // 59: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
-	1,   // 60: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
-	55,  // 61: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
-	56,  // 62: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
-	54,  // 63: borgrpc.FollowResponse.silent:type_name -> borgrpc.SilentMachines
-	99,  // 64: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	84,  // 65: borgrpc.AssignResponse.result:type_name -> borg.Result
-	100, // 66: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
-	84,  // 67: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
-	38,  // 68: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
-	41,  // 69: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	101, // 70: borgrpc.ReportRequest.reports:type_name -> borg.Reports
-	70,  // 71: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	102, // 72: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	103, // 73: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
-	66,  // 74: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
-	69,  // 75: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
-	68,  // 76: borgrpc.MachineUsage.allocs:type_name -> borgrpc.AllocUse
-	67,  // 77: borgrpc.MachineUsage.volumes:type_name -> borgrpc.VolumeUse
-	104, // 78: borgrpc.VolumeUse.name:type_name -> borg.VolumeName
-	105, // 79: borgrpc.Contact.set:type_name -> borg.SetMachine
-	84,  // 80: borgrpc.ReportResponse.result:type_name -> borg.Result
-	7,   // 81: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
-	106, // 82: borgrpc.ListVolumesResponse.volumes:type_name -> borg.VolumeStatus
-	78,  // 83: borgrpc.ExamineResponse.findings:type_name -> borgrpc.Finding
-	2,   // 84: borgrpc.Finding.severity:type_name -> borgrpc.Severity
-	3,   // 85: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	3,   // 86: borgrpc.MasterService.Mutations:input_type -> borgrpc.MutateRequest
-	5,   // 87: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	9,   // 88: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	12,  // 89: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	14,  // 90: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	16,  // 91: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	18,  // 92: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	20,  // 93: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
-	25,  // 94: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
-	23,  // 95: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
-	27,  // 96: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
-	76,  // 97: borgrpc.MasterService.Examine:input_type -> borgrpc.ExamineRequest
-	74,  // 98: borgrpc.MasterService.ListVolumes:input_type -> borgrpc.ListVolumesRequest
-	35,  // 99: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	40,  // 100: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	37,  // 101: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
-	48,  // 102: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	50,  // 103: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	52,  // 104: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	57,  // 105: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	59,  // 106: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	63,  // 107: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	61,  // 108: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
-	65,  // 109: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	72,  // 110: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	4,   // 111: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	4,   // 112: borgrpc.MasterService.Mutations:output_type -> borgrpc.MutateResponse
-	6,   // 113: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	10,  // 114: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	13,  // 115: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	15,  // 116: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	17,  // 117: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	19,  // 118: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	21,  // 119: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
-	26,  // 120: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
-	24,  // 121: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
-	28,  // 122: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
-	77,  // 123: borgrpc.MasterService.Examine:output_type -> borgrpc.ExamineResponse
-	75,  // 124: borgrpc.MasterService.ListVolumes:output_type -> borgrpc.ListVolumesResponse
-	36,  // 125: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	41,  // 126: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	38,  // 127: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
-	49,  // 128: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	51,  // 129: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	53,  // 130: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	58,  // 131: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	60,  // 132: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	64,  // 133: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	62,  // 134: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
-	71,  // 135: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	73,  // 136: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	111, // [111:137] is the sub-list for method output_type
-	85,  // [85:111] is the sub-list for method input_type
-	85,  // [85:85] is the sub-list for extension type_name
-	85,  // [85:85] is the sub-list for extension extendee
-	0,   // [0:85] is the sub-list for field type_name
+	94,  // 23: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
+	95,  // 24: borgrpc.GetVisibilityResponse.policy:type_name -> borg.Visibility
+	96,  // 25: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
+	96,  // 26: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
+	33,  // 27: borgrpc.GetLabelPolicyResponse.breaches:type_name -> borgrpc.LabelBreach
+	34,  // 28: borgrpc.ListQuotasResponse.quotas:type_name -> borgrpc.QuotaUse
+	35,  // 29: borgrpc.ListQuotasResponse.bounds:type_name -> borgrpc.TaskBounds
+	36,  // 30: borgrpc.ListQuotasResponse.sold:type_name -> borgrpc.SoldBand
+	31,  // 31: borgrpc.ListQuotasResponse.shares:type_name -> borgrpc.StateShare
+	31,  // 32: borgrpc.ListQuotasResponse.cell:type_name -> borgrpc.StateShare
+	32,  // 33: borgrpc.StateShare.held:type_name -> borgrpc.StateHeld
+	97,  // 34: borgrpc.StateHeld.measure:type_name -> borg.StateMeasure
+	98,  // 35: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
+	94,  // 36: borgrpc.QuotaUse.band:type_name -> borg.Band
+	99,  // 37: borgrpc.QuotaUse.limit:type_name -> borg.Resources
+	99,  // 38: borgrpc.QuotaUse.used:type_name -> borg.Resources
+	99,  // 39: borgrpc.TaskBounds.min:type_name -> borg.Resources
+	99,  // 40: borgrpc.TaskBounds.default:type_name -> borg.Resources
+	99,  // 41: borgrpc.TaskBounds.max:type_name -> borg.Resources
+	94,  // 42: borgrpc.SoldBand.band:type_name -> borg.Band
+	99,  // 43: borgrpc.SoldBand.sold:type_name -> borg.Resources
+	99,  // 44: borgrpc.SoldBand.cell:type_name -> borg.Resources
+	83,  // 45: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	84,  // 46: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	86,  // 47: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	41,  // 48: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
+	100, // 49: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
+	90,  // 50: borgrpc.WhyResponse.task:type_name -> borg.Task
+	48,  // 51: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
+	49,  // 52: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
+	44,  // 53: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
+	46,  // 54: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
+	45,  // 55: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
+	46,  // 56: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
+	47,  // 57: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
+	47,  // 58: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
+	101, // 59: borgrpc.EventsResponse.events:type_name -> borg.Event
+	1,   // 60: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
+	1,   // 61: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
+	57,  // 62: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
+	58,  // 63: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
+	56,  // 64: borgrpc.FollowResponse.silent:type_name -> borgrpc.SilentMachines
+	102, // 65: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	86,  // 66: borgrpc.AssignResponse.result:type_name -> borg.Result
+	103, // 67: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	86,  // 68: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	40,  // 69: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
+	43,  // 70: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
+	104, // 71: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	72,  // 72: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
+	105, // 73: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	106, // 74: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
+	68,  // 75: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
+	71,  // 76: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
+	70,  // 77: borgrpc.MachineUsage.allocs:type_name -> borgrpc.AllocUse
+	69,  // 78: borgrpc.MachineUsage.volumes:type_name -> borgrpc.VolumeUse
+	107, // 79: borgrpc.VolumeUse.name:type_name -> borg.VolumeName
+	108, // 80: borgrpc.Contact.set:type_name -> borg.SetMachine
+	86,  // 81: borgrpc.ReportResponse.result:type_name -> borg.Result
+	7,   // 82: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
+	109, // 83: borgrpc.ListVolumesResponse.volumes:type_name -> borg.VolumeStatus
+	80,  // 84: borgrpc.ExamineResponse.findings:type_name -> borgrpc.Finding
+	2,   // 85: borgrpc.Finding.severity:type_name -> borgrpc.Severity
+	3,   // 86: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	3,   // 87: borgrpc.MasterService.Mutations:input_type -> borgrpc.MutateRequest
+	5,   // 88: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	9,   // 89: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	12,  // 90: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	14,  // 91: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	16,  // 92: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	18,  // 93: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	20,  // 94: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
+	27,  // 95: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
+	23,  // 96: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
+	25,  // 97: borgrpc.MasterService.GetVisibility:input_type -> borgrpc.GetVisibilityRequest
+	29,  // 98: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
+	78,  // 99: borgrpc.MasterService.Examine:input_type -> borgrpc.ExamineRequest
+	76,  // 100: borgrpc.MasterService.ListVolumes:input_type -> borgrpc.ListVolumesRequest
+	37,  // 101: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	42,  // 102: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	39,  // 103: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
+	50,  // 104: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	52,  // 105: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	54,  // 106: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	59,  // 107: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	61,  // 108: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	65,  // 109: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	63,  // 110: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
+	67,  // 111: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	74,  // 112: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	4,   // 113: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	4,   // 114: borgrpc.MasterService.Mutations:output_type -> borgrpc.MutateResponse
+	6,   // 115: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	10,  // 116: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	13,  // 117: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	15,  // 118: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	17,  // 119: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	19,  // 120: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	21,  // 121: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
+	28,  // 122: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
+	24,  // 123: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
+	26,  // 124: borgrpc.MasterService.GetVisibility:output_type -> borgrpc.GetVisibilityResponse
+	30,  // 125: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
+	79,  // 126: borgrpc.MasterService.Examine:output_type -> borgrpc.ExamineResponse
+	77,  // 127: borgrpc.MasterService.ListVolumes:output_type -> borgrpc.ListVolumesResponse
+	38,  // 128: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	43,  // 129: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	40,  // 130: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
+	51,  // 131: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	53,  // 132: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	55,  // 133: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	60,  // 134: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	62,  // 135: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	66,  // 136: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	64,  // 137: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
+	73,  // 138: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	75,  // 139: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	113, // [113:140] is the sub-list for method output_type
+	86,  // [86:113] is the sub-list for method input_type
+	86,  // [86:86] is the sub-list for extension type_name
+	86,  // [86:86] is the sub-list for extension extendee
+	0,   // [0:86] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
@@ -6682,14 +6806,14 @@ func file_borgrpc_master_proto_init() {
 	if File_borgrpc_master_proto != nil {
 		return
 	}
-	file_borgrpc_master_proto_msgTypes[62].OneofWrappers = []any{}
+	file_borgrpc_master_proto_msgTypes[64].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_master_proto_rawDesc), len(file_borgrpc_master_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   80,
+			NumMessages:   82,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

@@ -30,6 +30,7 @@ const (
 	MasterService_ListPackageBans_FullMethodName     = "/borgrpc.MasterService/ListPackageBans"
 	MasterService_GetLabelPolicy_FullMethodName      = "/borgrpc.MasterService/GetLabelPolicy"
 	MasterService_GetPreemptionPolicy_FullMethodName = "/borgrpc.MasterService/GetPreemptionPolicy"
+	MasterService_GetVisibility_FullMethodName       = "/borgrpc.MasterService/GetVisibility"
 	MasterService_ListQuotas_FullMethodName          = "/borgrpc.MasterService/ListQuotas"
 	MasterService_Examine_FullMethodName             = "/borgrpc.MasterService/Examine"
 	MasterService_ListVolumes_FullMethodName         = "/borgrpc.MasterService/ListVolumes"
@@ -72,6 +73,9 @@ type MasterServiceClient interface {
 	GetLabelPolicy(ctx context.Context, in *GetLabelPolicyRequest, opts ...grpc.CallOption) (*GetLabelPolicyResponse, error)
 	// GetPreemptionPolicy tells within which bands nobody takes the place of others.
 	GetPreemptionPolicy(ctx context.Context, in *GetPreemptionPolicyRequest, opts ...grpc.CallOption) (*GetPreemptionPolicyResponse, error)
+	// GetVisibility tells what users may read of each other's work, and who the members
+	// of the groups are with which they share.
+	GetVisibility(ctx context.Context, in *GetVisibilityRequest, opts ...grpc.CallOption) (*GetVisibilityResponse, error)
 	// ListQuotas tells what users may ask for at one time, and what they do.
 	ListQuotas(ctx context.Context, in *ListQuotasRequest, opts ...grpc.CallOption) (*ListQuotasResponse, error)
 	// Examine tells what is wrong, or soon will be, as the replica that is asked sees
@@ -214,6 +218,16 @@ func (c *masterServiceClient) GetPreemptionPolicy(ctx context.Context, in *GetPr
 	return out, nil
 }
 
+func (c *masterServiceClient) GetVisibility(ctx context.Context, in *GetVisibilityRequest, opts ...grpc.CallOption) (*GetVisibilityResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetVisibilityResponse)
+	err := c.cc.Invoke(ctx, MasterService_GetVisibility_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *masterServiceClient) ListQuotas(ctx context.Context, in *ListQuotasRequest, opts ...grpc.CallOption) (*ListQuotasResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListQuotasResponse)
@@ -344,6 +358,9 @@ type MasterServiceServer interface {
 	GetLabelPolicy(context.Context, *GetLabelPolicyRequest) (*GetLabelPolicyResponse, error)
 	// GetPreemptionPolicy tells within which bands nobody takes the place of others.
 	GetPreemptionPolicy(context.Context, *GetPreemptionPolicyRequest) (*GetPreemptionPolicyResponse, error)
+	// GetVisibility tells what users may read of each other's work, and who the members
+	// of the groups are with which they share.
+	GetVisibility(context.Context, *GetVisibilityRequest) (*GetVisibilityResponse, error)
 	// ListQuotas tells what users may ask for at one time, and what they do.
 	ListQuotas(context.Context, *ListQuotasRequest) (*ListQuotasResponse, error)
 	// Examine tells what is wrong, or soon will be, as the replica that is asked sees
@@ -405,6 +422,9 @@ func (UnimplementedMasterServiceServer) GetLabelPolicy(context.Context, *GetLabe
 }
 func (UnimplementedMasterServiceServer) GetPreemptionPolicy(context.Context, *GetPreemptionPolicyRequest) (*GetPreemptionPolicyResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetPreemptionPolicy not implemented")
+}
+func (UnimplementedMasterServiceServer) GetVisibility(context.Context, *GetVisibilityRequest) (*GetVisibilityResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetVisibility not implemented")
 }
 func (UnimplementedMasterServiceServer) ListQuotas(context.Context, *ListQuotasRequest) (*ListQuotasResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListQuotas not implemented")
@@ -638,6 +658,24 @@ func _MasterService_GetPreemptionPolicy_Handler(srv interface{}, ctx context.Con
 	return interceptor(ctx, in, info, handler)
 }
 
+func _MasterService_GetVisibility_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetVisibilityRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MasterServiceServer).GetVisibility(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MasterService_GetVisibility_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MasterServiceServer).GetVisibility(ctx, req.(*GetVisibilityRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _MasterService_ListQuotas_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListQuotasRequest)
 	if err := dec(in); err != nil {
@@ -814,6 +852,10 @@ var MasterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetPreemptionPolicy",
 			Handler:    _MasterService_GetPreemptionPolicy_Handler,
+		},
+		{
+			MethodName: "GetVisibility",
+			Handler:    _MasterService_GetVisibility_Handler,
 		},
 		{
 			MethodName: "ListQuotas",

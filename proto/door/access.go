@@ -31,6 +31,7 @@ var access = map[string][]identity.Role{
 	"/borgrpc.MasterService/Examine":         {identity.User},
 
 	"/borgrpc.MasterService/GetPreemptionPolicy": {identity.User},
+	"/borgrpc.MasterService/GetVisibility":       {identity.User, identity.Task},
 
 	"/borgrpc.MasterService/AddMachine":  {identity.User},
 	"/borgrpc.MasterService/Why":         {identity.User, identity.Task},

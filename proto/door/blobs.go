@@ -65,7 +65,7 @@ type blobGuard struct {
 }
 
 func (g *blobGuard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if err := g.config.admitPage(r, BlobsPage); err != nil {
+	if _, err := g.config.admitPage(r, BlobsPage); err != nil {
 		refusePage(w, err)
 		return
 	}

@@ -247,15 +247,21 @@ func (rc *realCell) runs(user, job, machine string) *borgrpc.CopyID {
 		})
 	})
 	copyOf := &borgrpc.CopyID{JobUid: uid, Attempt: 1}
+	rc.wrote(copyOf, machine, "written by "+user+"/"+job)
+	return copyOf
+}
+
+// wrote lets a copy on a machine have written a text.
+func (rc *realCell) wrote(copyOf *borgrpc.CopyID, machine, text string) {
+	rc.t.Helper()
 	id, err := borglet.IDOf(copyOf)
 	if err != nil {
 		rc.t.Fatal(err)
 	}
 	path := filepath.Join(rc.machines[machine].dir, "tasks", id.String(), "stdout")
-	if err := os.WriteFile(path, []byte("written by "+user+"/"+job), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		rc.t.Fatal(err)
 	}
-	return copyOf
 }
 
 func newKey(t testing.TB) (ed25519.PublicKey, ed25519.PrivateKey) {

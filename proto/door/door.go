@@ -11,6 +11,7 @@
 package door
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -85,6 +86,9 @@ type Config struct {
 	// Admit says why a call of somebody who is no master is not served now; asked by its
 	// head, before anything of its message is read. It must not block. Nil: all are.
 	Admit func(method string, caller identity.Name) error
+	// Answer returns a message as its caller may be shown it, just before it is sent, or
+	// an error in its place. Nil: all are sent as they are.
+	Answer func(ctx context.Context, m any) (any, error)
 	// Hears of connections that were refused, and of the errors of calls that are told
 	// without paths of this machine; nil: nobody.
 	Logger *slog.Logger

@@ -186,6 +186,9 @@ func (c *Config) interceptors() []grpc.ServerOption {
 				return nil, err
 			}
 			resp, err := handle(guarded, req)
+			if err == nil && c.Answer != nil {
+				resp, err = c.Answer(guarded, resp)
+			}
 			if err == nil {
 				err = patienceOf(ctx).answer(Caller(guarded), resp)
 			}
@@ -280,6 +283,12 @@ func (s *guardedStream) Context() context.Context { return s.ctx }
 func (s *guardedStream) SendMsg(m any) error {
 	if err := s.still(); err != nil {
 		return err
+	}
+	if s.config.Answer != nil {
+		var err error
+		if m, err = s.config.Answer(s.ctx, m); err != nil {
+			return err
+		}
 	}
 	s.patience.begin()
 	defer s.patience.end()

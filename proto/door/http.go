@@ -174,11 +174,12 @@ func (g *pageGuard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("%s changes nothing here: pages are only read. To change the cell: borgcfg help", r.Method), http.StatusMethodNotAllowed)
 		return
 	}
-	if err := g.admit(r); err != nil {
+	who, err := g.admit(r)
+	if err != nil {
 		refusePage(w, err)
 		return
 	}
-	g.pages.ServeHTTP(w, r)
+	g.pages.ServeHTTP(w, r.WithContext(As(r.Context(), who)))
 }
 
 func refusePage(w http.ResponseWriter, err error) {
@@ -189,30 +190,31 @@ func refusePage(w http.ResponseWriter, err error) {
 	http.Error(w, status.Convert(err).Message(), code)
 }
 
-// admit says why a request is refused; nil: it is not.
-func (g *pageGuard) admit(r *http.Request) error {
+// admit says who asks, or why the request is refused. In plain text nobody knows who it is,
+// and on a socket it is the program itself.
+func (g *pageGuard) admit(r *http.Request) (who identity.Name, err error) {
 	if g.listener.plain {
 		// A page of another site can have its own name lead here; it cannot have its
 		// reader's browser say that it asks for this machine.
 		if host, _, err := net.SplitHostPort(r.Host); (err != nil || host != "localhost") && !IsLoopback(r.Host) {
-			return status.Errorf(codes.PermissionDenied, "these pages are at %s and not at %q", g.listener.URL(), r.Host)
+			return who, status.Errorf(codes.PermissionDenied, "these pages are at %s and not at %q", g.listener.URL(), r.Host)
 		}
-		return nil
+		return who, nil
 	}
 	if !g.listener.tls {
-		return nil
+		return g.config.Identity.Name(), nil
 	}
 	return g.config.admitPage(r, pageOf(r.URL.Path))
 }
 
-// admitPage says why a request over TLS is refused; nil: it is not.
-func (c *Config) admitPage(r *http.Request, page Page) error {
+// admitPage says who asks over TLS, or why he is refused.
+func (c *Config) admitPage(r *http.Request, page Page) (name identity.Name, err error) {
 	if r.TLS == nil {
-		return status.Error(codes.Unauthenticated, "nobody knows who asks")
+		return name, status.Error(codes.Unauthenticated, "nobody knows who asks")
 	}
-	name, _, err := c.Identity.WhoCalls(r.TLS.PeerCertificates, time.Now())
+	name, _, err = c.Identity.WhoCalls(r.TLS.PeerCertificates, time.Now())
 	if err != nil {
-		return status.Error(codes.Unauthenticated, err.Error())
+		return name, status.Error(codes.Unauthenticated, err.Error())
 	}
 	err = AllowedPage(page, name)
 	if err == nil && c.Revoked != nil && c.Revoked(name, r.TLS.PeerCertificates[0].NotBefore) {
@@ -221,7 +223,7 @@ func (c *Config) admitPage(r *http.Request, page Page) error {
 	if err != nil && c.Refused != nil {
 		c.Refused(Refusal{Method: "/pages/" + string(page), Caller: name, Addr: r.RemoteAddr, Err: err})
 	}
-	return err
+	return name, err
 }
 
 // AllowedPage says whether somebody's role may look at a page, and if not, whose

@@ -146,6 +146,7 @@ func (m *matrix) masterRows(web *borgrpc.CopyID) {
 	m.add("MasterService/Examine", look(&borgrpc.ExamineRequest{}))
 	m.add("MasterService/ListVolumes", look(&borgrpc.ListVolumesRequest{}))
 	m.add("MasterService/GetPreemptionPolicy", look(&borgrpc.GetPreemptionPolicyRequest{}))
+	m.add("MasterService/GetVisibility", m.tasksToo(&borgrpc.GetVisibilityRequest{}, "look"))
 	m.add("MasterService/Why", m.tasksToo(&borgrpc.WhyRequest{User: "alice", Name: "web"}, ""))
 	m.add("MasterService/SafeToDrain", look(&borgrpc.SafeToDrainRequest{}))
 	m.add("MasterService/Events", look(&borgrpc.EventsRequest{Job: "alice/web"}))
