@@ -11,11 +11,12 @@ import (
 
 // steps are values each of which names the one before several times.
 func steps(format, first string) string {
-	text := "jobs:\n" + first
+	var text strings.Builder
+	text.WriteString("jobs:\n" + first)
 	for i := range 30 {
-		text += fmt.Sprintf(format, i+1, i)
+		fmt.Fprintf(&text, format, i+1, i)
 	}
-	return text
+	return text.String()
 }
 
 // TestFileBombs: a file of at most a megabyte that stands for much more is refused, and

@@ -126,8 +126,8 @@ func referred(v reflect.Value) (bytes int64) {
 			bytes += referred(each.Key()) + referred(each.Value())
 		}
 	case reflect.Struct:
-		for i := range v.NumField() {
-			bytes += referred(v.Field(i))
+		for _, field := range v.Fields() {
+			bytes += referred(field)
 		}
 	}
 	return bytes
