@@ -359,8 +359,9 @@ func (w *want) never() bool {
 }
 
 // preemptor is who asks, for those whose place it wants.
-func (w *want) preemptor() cell.Preemptor {
-	l := w.line
+func (w *want) preemptor() cell.Preemptor { return w.line.preemptor() }
+
+func (l *line) preemptor() cell.Preemptor {
 	by := cell.Preemptor{User: l.key.User, Priority: l.priority}
 	if l.set != nil {
 		by.Mode = l.set.Spec().GetPreempt()
@@ -477,51 +478,4 @@ func (w *want) likings(g *grid) []liking {
 		all = append(all, liking{holds: g.packageFact(p.GetDigest()).holds, points: g.weights.Packages / int64(len(w.packages)), packages: true})
 	}
 	return all
-}
-
-// changes is the order in which places changed so that something could fit
-// that did not: a log that classes remember their place in.
-type changes struct {
-	// base is the number of changes before those in log.
-	base uint64
-	// log holds slots.
-	log []int32
-}
-
-// now is the number of changes so far.
-func (ch *changes) now() uint64 { return ch.base + uint64(len(ch.log)) }
-
-// add notes a change on a slot. Past limit entries, what was noted counts as
-// "all of them may have changed".
-func (ch *changes) add(slot int32, limit int) {
-	if len(ch.log) >= limit {
-		ch.all()
-		return
-	}
-	ch.log = append(ch.log, slot)
-}
-
-// all notes that anything may have changed.
-func (ch *changes) all() {
-	ch.base = ch.now() + 1
-	ch.log = ch.log[:0]
-}
-
-// since returns the slots that changed after seen, each once and in the order
-// of a walk that starts at start; ok is false when it could be any.
-func (ch *changes) since(seen uint64, start int32) (changed []int32, ok bool) {
-	if seen < ch.base {
-		return nil, false
-	}
-	changed = slices.Clone(ch.log[seen-ch.base:])
-	slices.SortFunc(changed, func(a, b int32) int {
-		if (a < start) != (b < start) {
-			if a < start {
-				return 1
-			}
-			return -1
-		}
-		return int(a - b)
-	})
-	return slices.Compact(changed), true
 }

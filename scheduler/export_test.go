@@ -145,6 +145,9 @@ func CheckArrays(s *Scheduler, c *cell.Cell) error {
 			if err := fitsDiffer(s, c, w); err != nil {
 				return err
 			}
+			if err := headroomDiffers(s, c, w); err != nil {
+				return err
+			}
 			for i, t := range s.sites.walk {
 				i := int32(i)
 				if t.machine.Up() && !w.inSet && cl.candidates != nil && !cl.candidates.has(i) && cl.static.fits.has(i) && cl.fits(s.grid, i) {
@@ -182,6 +185,49 @@ func fitsDiffer(s *Scheduler, c *cell.Cell, w *want) error {
 	}
 	return nil
 }
+
+// headroomDiffers compares the headroom of a want on every machine, as far as it is up to date,
+// with what is free and the sum of who may be asked to give way.
+func headroomDiffers(s *Scheduler, c *cell.Cell, w *want) error {
+	if w.inSet || w.seated || w.line.job != nil && c.JobByUID(w.line.uid) != w.line.job {
+		return nil
+	}
+	h := s.grid.headroom(headroomKeyOf(c, &w.class.by))
+	if h == nil {
+		return nil
+	}
+	f := search{s: s, c: c}
+	for i, t := range s.sites.walk {
+		if !t.machine.Up() || s.grid.outdated.has(int32(i)) {
+			continue
+		}
+		sum := f.free(w, spot{site: t})
+		for _, u := range f.units(w, t) {
+			sum = sum.Add(u.res)
+		}
+		want := row{sum.CPUMilli, sum.MemBytes, sum.DiskBytes, sum.DiskBytesPerS, sum.Ports}
+		// Of one's own user a class may take what others of its headroom may not.
+		if got := h.rows[i]; !want.within(&got) || got != want && w.class.by.Mode != borgpb.Preempt_PREEMPT_OWN {
+			return fmt.Errorf("%s on %s: the headroom below %d is %+v, want %+v", w.line.key, t.name, h.below, got, want)
+		}
+		if h.cpu.at[i] != stepOf(h.rows[i].cpuMilli, cpuShift) || h.mem.at[i] != stepOf(h.rows[i].memBytes, memShift) {
+			return fmt.Errorf("%s: the headroom below %d is %+v, at steps %d and %d", t.name, h.below, h.rows[i], h.cpu.at[i], h.mem.at[i])
+		}
+		for d, name := range s.grid.devices {
+			if d < len(h.devices) && h.devices[d][i] < sum.Device(name) {
+				return fmt.Errorf("%s on %s: the headroom of %s is %d, want %d", w.line.key, t.name, name, h.devices[d][i], sum.Device(name))
+			}
+		}
+		f.surround(w)
+		if !h.mayHold(w.class, int32(i)) && f.giveWay(w, spot{site: t}, f.units(w, t), nil) != nil {
+			return fmt.Errorf("%s on %s: some would give way, and the headroom rules it out", w.line.key, t.name)
+		}
+	}
+	return nil
+}
+
+// NumHeadrooms is how many headrooms are kept.
+func NumHeadrooms(s *Scheduler) int { return len(s.grid.headrooms) }
 
 // CompareFeasibility asks the arrays and the cell's own test, with what is
 // promised laid over both, about every place for each task and alloc that waits.
