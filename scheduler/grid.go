@@ -360,7 +360,6 @@ func (g *grid) take(t *site, limits, reserved *cell.Resources, prod bool) {
 	if prod && g.weights.Mix != 0 {
 		g.exact[t.slot].prodCPU += limits.CPUMilli
 	}
-	g.outdated.set(t.slot, true)
 	for v := range numViews {
 		res := reserved
 		if v == viewProd {

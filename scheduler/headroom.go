@@ -12,7 +12,8 @@ import (
 // place on that machine, whoever gives way.
 //
 // It is computed anew for a machine when a walk comes to it and something has changed there
-// (grid.outdated). Within a pass it only shrinks, since promises take room.
+// (grid.outdated). What is promised there since is not taken off before the copy shows it, so
+// within a pass nothing grows.
 type headroom struct {
 	headroomKey
 	// rows are by slot; devices by number of grid.devices, then by slot.
@@ -132,7 +133,7 @@ func (g *grid) refreshHeadroom(i int32) {
 // yields reports whether a copy gives way to anybody, and its priority as a victim.
 func yields(t *site, p *cell.Copy) (priority int32, ok bool) {
 	switch {
-	case p.Claimed() || p.Waits() || slices.Contains(t.promised.Victims, p.ID()):
+	case p.Claimed() || p.Waits() || len(t.promised.Victims) > 0 && slices.Contains(t.promised.Victims, p.ID()):
 		return 0, false
 	case p.Current() || p.Quarantined():
 		return p.Priority(), true
