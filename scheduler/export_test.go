@@ -300,3 +300,15 @@ func (s *Scheduler) Config() Config { return s.cfg }
 
 // Turns counts the jobs and alloc sets that had a turn in all passes.
 func (s *Scheduler) Turns() uint64 { return s.queue.turns }
+
+// PackInArrival is Pack in the order of a live scheduler alone.
+func PackInArrival(k Packing, keep func(*cell.Machine) bool) (Packed, error) {
+	p, err := k.withDefaults().pack(keep, &packOrder{attempt: byArrival})
+	if err != nil {
+		return Packed{}, err
+	}
+	return p.packed, nil
+}
+
+// Attempts is in how many orders Pack would pack at most.
+func Attempts(k Packing) int { return k.withDefaults().orders().most }

@@ -231,6 +231,19 @@ func (p *pass) placeGang(l *line) {
 		l.keep(len(l.rest()))
 		return
 	}
+	if !p.placeWhole(l) {
+		l.keep(len(l.rest()))
+		return
+	}
+	for range len(l.rest()) {
+		l.placed()
+	}
+	s.queue.advance()
+}
+
+// placeWhole places all that waits of l, or takes back what it placed.
+func (p *pass) placeWhole(l *line) bool {
+	s := p.s
 	count, bytes := len(p.out), p.bytes
 	// Not only what the line keeps: what has volumes is asked for anew each time.
 	p.asked = p.asked[:0]
@@ -256,12 +269,8 @@ func (p *pass) placeGang(l *line) {
 		}
 		s.hopeless.forget()
 		s.gangs[l.uid] = s.changes.now()
-		l.keep(len(l.rest()))
-		return
+		return false
 	}
 	delete(s.gangs, l.uid)
-	for range len(l.rest()) {
-		l.placed()
-	}
-	s.queue.advance()
+	return true
 }
