@@ -189,8 +189,11 @@ func fitsDiffer(s *Scheduler, c *cell.Cell, w *want) error {
 // headroomDiffers compares the headroom of a want on every machine, as far as it is up to date,
 // with what is free and the sum of who may be asked to give way.
 func headroomDiffers(s *Scheduler, c *cell.Cell, w *want) error {
-	if w.inSet || w.seated || w.line.job != nil && c.JobByUID(w.line.uid) != w.line.job {
+	if w.seated || w.line.job != nil && c.JobByUID(w.line.uid) != w.line.job {
 		return nil
+	}
+	if w.inSet {
+		return allocHeadroomDiffers(s, c, w)
 	}
 	h := s.grid.headroom(headroomKeyOf(c, &w.class.by))
 	if h == nil {
@@ -223,6 +226,35 @@ func headroomDiffers(s *Scheduler, c *cell.Cell, w *want) error {
 		f.surround(w)
 		if !h.mayHold(w.class, int32(i)) && f.giveWay(w, spot{site: t}, f.units(w, t), nil) != nil {
 			return fmt.Errorf("%s on %s: some would give way, and the headroom rules it out", w.line.key, t.name)
+		}
+	}
+	return nil
+}
+
+// allocHeadroomDiffers is headroomDiffers for a want in allocs.
+func allocHeadroomDiffers(s *Scheduler, c *cell.Cell, w *want) error {
+	r := s.rooms[w.set]
+	if r == nil || r.generation != s.grid.generation || c.AllocSetByUID(w.set.UID()) != w.set {
+		return nil
+	}
+	f := search{s: s, c: c}
+	for _, h := range r.headrooms {
+		if h.headroomKey != headroomKeyOf(c, &w.class.by) {
+			continue
+		}
+		for i, slot := range r.slots {
+			if slot < 0 || !h.known.has(int32(i)) || !s.sites.walk[slot].machine.Up() {
+				continue
+			}
+			at := f.spotIn(slot, w.set.Alloc(uint32(i)))
+			sum := f.free(w, at)
+			for _, u := range f.unitsIn(w, at) {
+				sum = sum.Add(u.res)
+			}
+			want := row{sum.CPUMilli, sum.MemBytes, sum.DiskBytes, sum.DiskBytesPerS, sum.Ports}
+			if got := h.rows[i]; !want.within(&got) || got != want && w.class.by.Mode != borgpb.Preempt_PREEMPT_OWN {
+				return fmt.Errorf("%s in alloc %d: the headroom below %d is %+v, want %+v", w.line.key, i, h.below, got, want)
+			}
 		}
 	}
 	return nil

@@ -97,7 +97,10 @@ func TestHeadroomChangesNothing(t *testing.T) {
 				w.log = nil
 			}
 			got, want := w.s.Pass(w.copy), plain.Pass(w.copy)
-			if got.ID != want.ID || got.More != want.More || !proto.Equal(got.Assign, want.Assign) {
+			// Who looks at fewer machines sees fewer jobs that are spared, and waits for the end of
+			// that less often.
+			more := got.More == want.More || cfg.Churn > 0
+			if got.ID != want.ID || !more || !proto.Equal(got.Assign, want.Assign) {
 				rt.Fatalf("step %d: with headrooms %v, without %v", step, got, want)
 			}
 			if err := scheduler.CheckArrays(w.s, w.copy); err != nil {

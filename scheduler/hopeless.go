@@ -45,7 +45,7 @@ func (p *pass) ruledOut(w *want) bool {
 		return false
 	}
 	if w.inSet {
-		return false
+		return p.ruledOutInAllocs(w)
 	}
 	if cl.generation != s.grid.generation {
 		s.classes.attune(w, s.grid, &s.changes)

@@ -357,6 +357,7 @@ func (s *Scheduler) observeTask(c *cell.Cell, e *cell.Event) {
 		case !s.renumbered:
 			// What was promised is held now: as much is free as before.
 			s.grid.recount(p.site.slot)
+			s.recountIn(p.alloc)
 		}
 		if isAlloc {
 			// It offers room of its own.

@@ -226,8 +226,12 @@ func (f *search) preemptInAllocs(w *want, index uint32) (at spot, victims []unit
 	found := 0
 	f.otherwise = nil
 	defer func() { f.closely = found }()
+	room := r.headroomOf(f, w.class)
+	if room != nil && looks == n && !room.any(w.class, -1) {
+		return spot{}, nil, false
+	}
 	for range looks {
-		slot, a := r.slots[i], set.Alloc(i)
+		index, slot, a := i, r.slots[i], set.Alloc(i)
 		if i++; i == n {
 			i = 0
 		}
@@ -236,7 +240,10 @@ func (f *search) preemptInAllocs(w *want, index uint32) (at spot, victims []unit
 			continue
 		}
 		here := f.spotIn(slot, a)
-		units := f.giveWay(w, here, f.unitsIn(w, here), limitOf(best, ok))
+		var units []unit
+		if room == nil || w.class.fitsRow(&room.rows[index]) {
+			units = f.giveWay(w, here, f.unitsIn(w, here), limitOf(best, ok))
+		}
 		if units != nil {
 			if toll := tollOf(units); !ok || toll.compare(best) < 0 {
 				f.otherwise, f.dearer = at.site, best
