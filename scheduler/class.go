@@ -62,23 +62,35 @@ func (w *want) byView(limits, reserved *cell.Resources) cell.Resources {
 // tests everywhere. What is found out about a machine for one of it holds for
 // all of it.
 type class struct {
-	// request is what it asks of a machine; never less than anything free where
-	// nothing is asked for.
-	request row
-	devices []deviceNeed
-	cpu     int64
-	mem     int64
-	// slim: it asks for nothing but CPU and memory.
-	slim bool
-	view view
+	// What a pass reads of each class in a long backlog lies together.
+
+	// blocked: nothing of the class found a place when the changes had come to
+	// seen. Only what changed since need be looked at again.
+	blocked bool
+	// seated: each of it has one machine of its own, at most.
+	seated bool
+	// whole: a change on one machine can open others too, so after any change
+	// the search looks at all of them.
+	whole bool
+	view  view
+	seen  uint64
+	// generation of the grid that static, likings, candidates and scores are of.
+	generation uint64
+	static     *static
 	// by says whose place it may take, and priority is its. The user is of anybody
 	// of the class unless it matters.
 	by       cell.Preemptor
 	priority int32
-	static   *static
-	likings  []liking
-	// generation of the grid that static, likings, candidates and scores are of.
-	generation uint64
+	// request is what it asks of a machine; never less than anything free where
+	// nothing is asked for.
+	request row
+
+	devices []deviceNeed
+	cpu     int64
+	mem     int64
+	// slim: it asks for nothing but CPU and memory.
+	slim    bool
+	likings []liking
 	// shares are what it asks for of machines of each shape, in fullPoints.
 	shares []shares
 
@@ -93,16 +105,6 @@ type class struct {
 	scores []uint32
 	// finds counts the searches for it.
 	finds uint64
-
-	// blocked: nothing of the class found a place when the changes had come to
-	// seen. Only what changed since need be looked at again.
-	blocked bool
-	seen    uint64
-	// seated: each of it has one machine of its own, at most.
-	seated bool
-	// whole: a change on one machine can open others too, so after any change
-	// the search looks at all of them.
-	whole bool
 }
 
 // shares are parts of a machine, in fullPoints.

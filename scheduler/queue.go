@@ -179,12 +179,18 @@ type queue struct {
 type level struct {
 	users []userLines
 	turn  int
+	// spent counts the users that have nothing left.
+	spent int
 }
 
 // userLines is what one user waits for at one priority.
 type userLines struct {
+	// lines that have nothing left are nil; spent counts them.
 	lines []*line
 	turn  int
+	spent int
+	// isSpent: all are, and the level counts it.
+	isSpent bool
 }
 
 func compareLines(a, b *line) int {
@@ -320,40 +326,84 @@ func (lv *level) addUser(l *line) {
 	if n := len(lv.users); n < cap(lv.users) {
 		lv.users = lv.users[:n+1]
 		u := &lv.users[n]
-		u.lines, u.turn = append(u.lines[:0], l), 0
+		*u = userLines{lines: append(u.lines[:0], l)}
 		return
 	}
 	lv.users = append(lv.users, userLines{lines: []*line{l}})
 }
 
+// take leaves the users that have nothing left in the list until they are half of it: in a
+// long backlog that is most of them, one by one.
 func (lv *level) take() *line {
-	for len(lv.users) > 0 {
+	for lv.spent < len(lv.users) {
 		if lv.turn >= len(lv.users) {
 			lv.turn = 0
 		}
-		if l := lv.users[lv.turn].take(); l != nil {
+		u := &lv.users[lv.turn]
+		if l := u.take(); l != nil {
 			return l
 		}
-		// Rotated to the end, where its storage is kept for the next level.
-		spent := lv.users[lv.turn]
-		copy(lv.users[lv.turn:], lv.users[lv.turn+1:])
-		lv.users[len(lv.users)-1] = spent
-		lv.users = lv.users[:len(lv.users)-1]
+		lv.turn++
+		if !u.isSpent {
+			u.isSpent = true
+			if lv.spent++; 2*lv.spent > len(lv.users) {
+				lv.compact()
+			}
+		}
 	}
 	return nil
 }
 
+// compact takes out the users that have nothing left; their storage is kept for the next level.
+func (lv *level) compact() {
+	kept, turn := 0, 0
+	for i := range lv.users {
+		if lv.users[i].isSpent {
+			continue
+		}
+		if i < lv.turn {
+			turn++
+		}
+		lv.users[kept], lv.users[i] = lv.users[i], lv.users[kept]
+		kept++
+	}
+	lv.users, lv.turn, lv.spent = lv.users[:kept], turn, 0
+}
+
 func (u *userLines) take() *line {
-	for len(u.lines) > 0 {
+	for u.spent < len(u.lines) {
 		if u.turn >= len(u.lines) {
 			u.turn = 0
 		}
-		if l := u.lines[u.turn]; len(l.rest()) > 0 {
+		l := u.lines[u.turn]
+		if l != nil && len(l.rest()) > 0 {
 			return l
 		}
-		u.lines = slices.Delete(u.lines, u.turn, u.turn+1)
+		if l != nil {
+			u.lines[u.turn] = nil
+			u.spent++
+		}
+		u.turn++
+		if 2*u.spent > len(u.lines) {
+			u.compact()
+		}
 	}
 	return nil
+}
+
+// compact takes out the lines that have nothing left.
+func (u *userLines) compact() {
+	kept, turn := u.lines[:0], 0
+	for i, l := range u.lines {
+		if l == nil {
+			continue
+		}
+		if i < u.turn {
+			turn++
+		}
+		kept = append(kept, l)
+	}
+	u.lines, u.turn, u.spent = kept, turn, 0
 }
 
 // The lines of the copy.
