@@ -17,12 +17,12 @@ const prodPriority = 120
 type want struct {
 	line *line
 	need *cell.Need
-	// last is the highest index that asks for the same.
-	last  uint32
-	class *class
-	prod  bool
-	batch bool
-	soft  []*borgpb.Constraint
+	// first and last are the lowest and the highest index that ask for the same.
+	first, last uint32
+	class       *class
+	prod        bool
+	batch       bool
+	soft        []*borgpb.Constraint
 	// packages are better there already.
 	packages []*borgpb.Package
 	// ports is how many ports each is granted.
@@ -417,7 +417,9 @@ func (s *Scheduler) newWant(c *cell.Cell, l *line, index uint32) *want {
 	if l.hasVolumes(index) {
 		w.withVolumes(index)
 	}
-	w.limited = w.limits.Any()
+	if w.limited = w.limits.Any(); l.job != nil {
+		w.first = w.need.First
+	}
 	for _, k := range w.constraints() {
 		if k.GetSoft() {
 			w.soft = append(w.soft, k)

@@ -106,7 +106,7 @@ func (l *line) close() {
 // kept away from a machine asks for less than that.
 func (l *line) known(index uint32) *want {
 	for _, w := range l.wants {
-		if index <= w.last && (l.job == nil || index >= w.need.First) {
+		if index <= w.last && index >= w.first {
 			return w
 		}
 	}
