@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"fmt"
 
 	"google.golang.org/protobuf/proto"
@@ -142,10 +143,7 @@ func CheckArrays(s *Scheduler, c *cell.Cell) error {
 		for _, w := range l.wants {
 			cl := w.class
 			s.classes.attune(w, s.grid, &s.changes)
-			if err := fitsDiffer(s, c, w); err != nil {
-				return err
-			}
-			if err := headroomDiffers(s, c, w); err != nil {
+			if err := cmp.Or(fitsDiffer(s, c, w), headroomDiffers(s, c, w)); err != nil {
 				return err
 			}
 			for i, t := range s.sites.walk {

@@ -106,8 +106,7 @@ func TestHeadroomChangesNothing(t *testing.T) {
 			if err := scheduler.CheckArrays(w.s, w.copy); err != nil {
 				rt.Fatalf("step %d: %v", step, err)
 			}
-			if got.ID != 0 {
-				placed += len(got.Assign.Assignments)
+			if placed += len(got.Assign.GetAssignments()); got.ID != 0 {
 				for _, a := range got.Assign.Assignments {
 					evicted += len(a.Victims)
 				}
