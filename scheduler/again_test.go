@@ -48,11 +48,14 @@ func TestNotTriedAgain(t *testing.T) {
 		t.Errorf("a task stops: %+v, want at most two searches of one machine", got)
 	}
 	got = pass(reported(j, 0, m.Name(), 1, borgpb.AttemptState_ATTEMPT_STATE_STOPPED))
-	if got.Searches != 2 || got.Looked > 4 {
-		t.Errorf("a task is gone: %+v, want two searches of one machine", got)
+	if got.Searches != 0 || got.Looked > 4 {
+		t.Errorf("a task is gone: %+v, want one machine looked at and no search, as there is too little even if all give way", got)
 	}
-	if got := pass(addMachine("late", machineSpec(8000, 32<<30))); got.Searches != 2 || got.Placed != 0 {
-		t.Errorf("a machine came: %+v, want two searches", got)
+	if got := pass(addMachine("late", machineSpec(8000, 32<<30))); got.Searches != 0 || got.Placed != 0 {
+		t.Errorf("a machine came: %+v, want no search", got)
+	}
+	if got := pass(addMachine("large", machineSpec(550_000, 1<<40))); got.Searches != 2 || got.Placed != 1 {
+		t.Errorf("a machine came on which one of the first class has room: %+v, want two searches, the second in vain", got)
 	}
 }
 

@@ -34,6 +34,8 @@ func (b bitset) fill(n int) {
 // then from the bottom up to it.
 type ring struct {
 	sets [4]bitset
+	// unsure are members of the last two of the sets too; nil: there are none.
+	unsure bitset
 	// left is what has not been given out of word at; last is the word after
 	// which the walk ends, with what of it is left for the end.
 	left uint64
@@ -42,8 +44,10 @@ type ring struct {
 	rest int
 }
 
-func newRing(sets [4]bitset, start int32) ring {
-	r := ring{sets: sets, at: int(start >> 6), rest: len(sets[0])}
+func newRing(sets [4]bitset, start int32) ring { return newUnsureRing(sets, nil, start) }
+
+func newUnsureRing(sets [4]bitset, unsure bitset, start int32) ring {
+	r := ring{sets: sets, unsure: unsure, at: int(start >> 6), rest: len(sets[0])}
 	if r.rest == 0 {
 		return r
 	}
@@ -55,7 +59,11 @@ func newRing(sets [4]bitset, start int32) ring {
 
 // word is 64 slots of what the sets have in common.
 func (r *ring) word() uint64 {
-	return r.sets[0][r.at] & r.sets[1][r.at] & r.sets[2][r.at] & r.sets[3][r.at]
+	some := r.sets[2][r.at] & r.sets[3][r.at]
+	if r.unsure != nil {
+		some |= r.unsure[r.at]
+	}
+	return r.sets[0][r.at] & r.sets[1][r.at] & some
 }
 
 // pair is a ring of two sets.

@@ -17,12 +17,12 @@ const prodPriority = 120
 type want struct {
 	line *line
 	need *cell.Need
-	// last is the highest index that asks for the same.
-	last  uint32
-	class *class
-	prod  bool
-	batch bool
-	soft  []*borgpb.Constraint
+	// first and last are the lowest and the highest index that ask for the same.
+	first, last uint32
+	class       *class
+	prod        bool
+	batch       bool
+	soft        []*borgpb.Constraint
 	// packages are better there already.
 	packages []*borgpb.Package
 	// ports is how many ports each is granted.
@@ -62,23 +62,35 @@ func (w *want) byView(limits, reserved *cell.Resources) cell.Resources {
 // tests everywhere. What is found out about a machine for one of it holds for
 // all of it.
 type class struct {
-	// request is what it asks of a machine; never less than anything free where
-	// nothing is asked for.
-	request row
-	devices []deviceNeed
-	cpu     int64
-	mem     int64
-	// slim: it asks for nothing but CPU and memory.
-	slim bool
-	view view
+	// What a pass reads of each class in a long backlog lies together.
+
+	// blocked: nothing of the class found a place when the changes had come to
+	// seen. Only what changed since need be looked at again.
+	blocked bool
+	// seated: each of it has one machine of its own, at most.
+	seated bool
+	// whole: a change on one machine can open others too, so after any change
+	// the search looks at all of them.
+	whole bool
+	view  view
+	seen  uint64
+	// generation of the grid that static, likings, candidates and scores are of.
+	generation uint64
+	static     *static
 	// by says whose place it may take, and priority is its. The user is of anybody
 	// of the class unless it matters.
 	by       cell.Preemptor
 	priority int32
-	static   *static
-	likings  []liking
-	// generation of the grid that static, likings, candidates and scores are of.
-	generation uint64
+	// request is what it asks of a machine; never less than anything free where
+	// nothing is asked for.
+	request row
+
+	devices []deviceNeed
+	cpu     int64
+	mem     int64
+	// slim: it asks for nothing but CPU and memory.
+	slim    bool
+	likings []liking
 	// shares are what it asks for of machines of each shape, in fullPoints.
 	shares []shares
 
@@ -93,16 +105,6 @@ type class struct {
 	scores []uint32
 	// finds counts the searches for it.
 	finds uint64
-
-	// blocked: nothing of the class found a place when the changes had come to
-	// seen. Only what changed since need be looked at again.
-	blocked bool
-	seen    uint64
-	// seated: each of it has one machine of its own, at most.
-	seated bool
-	// whole: a change on one machine can open others too, so after any change
-	// the search looks at all of them.
-	whole bool
 }
 
 // shares are parts of a machine, in fullPoints.
@@ -359,8 +361,9 @@ func (w *want) never() bool {
 }
 
 // preemptor is who asks, for those whose place it wants.
-func (w *want) preemptor() cell.Preemptor {
-	l := w.line
+func (w *want) preemptor() cell.Preemptor { return w.line.preemptor() }
+
+func (l *line) preemptor() cell.Preemptor {
 	by := cell.Preemptor{User: l.key.User, Priority: l.priority}
 	if l.set != nil {
 		by.Mode = l.set.Spec().GetPreempt()
@@ -414,7 +417,9 @@ func (s *Scheduler) newWant(c *cell.Cell, l *line, index uint32) *want {
 	if l.hasVolumes(index) {
 		w.withVolumes(index)
 	}
-	w.limited = w.limits.Any()
+	if w.limited = w.limits.Any(); l.job != nil {
+		w.first = w.need.First
+	}
 	for _, k := range w.constraints() {
 		if k.GetSoft() {
 			w.soft = append(w.soft, k)
@@ -477,51 +482,4 @@ func (w *want) likings(g *grid) []liking {
 		all = append(all, liking{holds: g.packageFact(p.GetDigest()).holds, points: g.weights.Packages / int64(len(w.packages)), packages: true})
 	}
 	return all
-}
-
-// changes is the order in which places changed so that something could fit
-// that did not: a log that classes remember their place in.
-type changes struct {
-	// base is the number of changes before those in log.
-	base uint64
-	// log holds slots.
-	log []int32
-}
-
-// now is the number of changes so far.
-func (ch *changes) now() uint64 { return ch.base + uint64(len(ch.log)) }
-
-// add notes a change on a slot. Past limit entries, what was noted counts as
-// "all of them may have changed".
-func (ch *changes) add(slot int32, limit int) {
-	if len(ch.log) >= limit {
-		ch.all()
-		return
-	}
-	ch.log = append(ch.log, slot)
-}
-
-// all notes that anything may have changed.
-func (ch *changes) all() {
-	ch.base = ch.now() + 1
-	ch.log = ch.log[:0]
-}
-
-// since returns the slots that changed after seen, each once and in the order
-// of a walk that starts at start; ok is false when it could be any.
-func (ch *changes) since(seen uint64, start int32) (changed []int32, ok bool) {
-	if seen < ch.base {
-		return nil, false
-	}
-	changed = slices.Clone(ch.log[seen-ch.base:])
-	slices.SortFunc(changed, func(a, b int32) int {
-		if (a < start) != (b < start) {
-			if a < start {
-				return 1
-			}
-			return -1
-		}
-		return int(a - b)
-	})
-	return slices.Compact(changed), true
 }

@@ -30,9 +30,9 @@ type Config struct {
 	// value: all of them.
 	Workload Workload
 	// NoScoreCache computes every score anew; NoClasses makes every task a class
-	// of its own. Both cost time and change no choice: they are there to be
-	// measured.
-	NoScoreCache, NoClasses bool
+	// of its own; NoHeadroom looks at who could give way on every machine. They cost
+	// time and change no choice: they are there to be measured and compared.
+	NoScoreCache, NoClasses, NoHeadroom bool
 	// Threads share what is worth sharing; 1. They change no choice.
 	Threads int
 	// BatchCount is how many assignments one batch holds at most; 1,000.

@@ -134,7 +134,7 @@ func (s *Scheduler) crowdOf(l *line) *crowd {
 	s.disperse(l)
 	c := &crowd{layout: s.grid.layout, columns: s.columnsOf(l)}
 	add := func(m *cell.Machine) {
-		if t := s.sites.byName[m.Name()]; t != nil {
+		if t := s.sites.byMachine[m]; t != nil {
 			c.slots = append(c.slots, t.slot)
 		}
 	}

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"fmt"
 
 	"google.golang.org/protobuf/proto"
@@ -142,7 +143,7 @@ func CheckArrays(s *Scheduler, c *cell.Cell) error {
 		for _, w := range l.wants {
 			cl := w.class
 			s.classes.attune(w, s.grid, &s.changes)
-			if err := fitsDiffer(s, c, w); err != nil {
+			if err := cmp.Or(fitsDiffer(s, c, w), headroomDiffers(s, c, w)); err != nil {
 				return err
 			}
 			for i, t := range s.sites.walk {
@@ -182,6 +183,83 @@ func fitsDiffer(s *Scheduler, c *cell.Cell, w *want) error {
 	}
 	return nil
 }
+
+// headroomDiffers compares the headroom of a want on every machine, as far as it is up to date,
+// with what is free and the sum of who may be asked to give way.
+func headroomDiffers(s *Scheduler, c *cell.Cell, w *want) error {
+	if w.seated || w.line.job != nil && c.JobByUID(w.line.uid) != w.line.job {
+		return nil
+	}
+	if w.inSet {
+		return allocHeadroomDiffers(s, c, w)
+	}
+	h := s.grid.headroom(headroomKeyOf(c, &w.class.by))
+	if h == nil {
+		return nil
+	}
+	f := search{s: s, c: c}
+	for i, t := range s.sites.walk {
+		if !t.machine.Up() || s.grid.outdated.has(int32(i)) {
+			continue
+		}
+		sum := f.free(w, spot{site: t})
+		for _, u := range f.units(w, t) {
+			sum = sum.Add(u.res)
+		}
+		want := row{sum.CPUMilli, sum.MemBytes, sum.DiskBytes, sum.DiskBytesPerS, sum.Ports}
+		// Of one's own user a class may take what others of its headroom may not; and what is
+		// promised is not taken off yet.
+		exact := t.promises == 0 && w.class.by.Mode != borgpb.Preempt_PREEMPT_OWN
+		if got := h.rows[i]; !want.within(&got) || got != want && exact {
+			return fmt.Errorf("%s on %s: the headroom below %d is %+v, want %+v", w.line.key, t.name, h.below, got, want)
+		}
+		if h.cpu.at[i] != stepOf(h.rows[i].cpuMilli, cpuShift) || h.mem.at[i] != stepOf(h.rows[i].memBytes, memShift) {
+			return fmt.Errorf("%s: the headroom below %d is %+v, at steps %d and %d", t.name, h.below, h.rows[i], h.cpu.at[i], h.mem.at[i])
+		}
+		for d, name := range s.grid.devices {
+			if d < len(h.devices) && h.devices[d][i] < sum.Device(name) {
+				return fmt.Errorf("%s on %s: the headroom of %s is %d, want %d", w.line.key, t.name, name, h.devices[d][i], sum.Device(name))
+			}
+		}
+		f.surround(w)
+		if !h.mayHold(w.class, int32(i)) && f.giveWay(w, spot{site: t}, f.units(w, t), nil) != nil {
+			return fmt.Errorf("%s on %s: some would give way, and the headroom rules it out", w.line.key, t.name)
+		}
+	}
+	return nil
+}
+
+// allocHeadroomDiffers is headroomDiffers for a want in allocs.
+func allocHeadroomDiffers(s *Scheduler, c *cell.Cell, w *want) error {
+	r := s.rooms[w.set]
+	if r == nil || r.generation != s.grid.generation || c.AllocSetByUID(w.set.UID()) != w.set {
+		return nil
+	}
+	f := search{s: s, c: c}
+	for _, h := range r.headrooms {
+		if h.headroomKey != headroomKeyOf(c, &w.class.by) {
+			continue
+		}
+		for i, slot := range r.slots {
+			if slot < 0 || !h.known.has(int32(i)) || !s.sites.walk[slot].machine.Up() {
+				continue
+			}
+			at := f.spotIn(slot, w.set.Alloc(uint32(i)))
+			sum := f.free(w, at)
+			for _, u := range f.unitsIn(w, at) {
+				sum = sum.Add(u.res)
+			}
+			want := row{sum.CPUMilli, sum.MemBytes, sum.DiskBytes, sum.DiskBytesPerS, sum.Ports}
+			if got := h.rows[i]; !want.within(&got) || got != want && w.class.by.Mode != borgpb.Preempt_PREEMPT_OWN {
+				return fmt.Errorf("%s in alloc %d: the headroom below %d is %+v, want %+v", w.line.key, i, h.below, got, want)
+			}
+		}
+	}
+	return nil
+}
+
+// NumHeadrooms is how many headrooms are kept.
+func NumHeadrooms(s *Scheduler) int { return len(s.grid.headrooms) }
 
 // CompareFeasibility asks the arrays and the cell's own test, with what is
 // promised laid over both, about every place for each task and alloc that waits.
@@ -252,3 +330,15 @@ func (s *Scheduler) Config() Config { return s.cfg }
 
 // Turns counts the jobs and alloc sets that had a turn in all passes.
 func (s *Scheduler) Turns() uint64 { return s.queue.turns }
+
+// PackInArrival is Pack in the order of a live scheduler alone.
+func PackInArrival(k Packing, keep func(*cell.Machine) bool) (Packed, error) {
+	p, err := k.withDefaults().pack(keep, &packOrder{attempt: byArrival})
+	if err != nil {
+		return Packed{}, err
+	}
+	return p.packed, nil
+}
+
+// Attempts is in how many orders Pack would pack at most.
+func Attempts(k Packing) int { return k.withDefaults().orders().most }

@@ -45,6 +45,10 @@ type grid struct {
 	rare bitset
 	// evictable are bounds on what preemption could free, see victim.go.
 	evictable []evictable
+	// headrooms are what classes could have at most, see headroom.go; outdated are the
+	// slots at which those are to be computed anew.
+	headrooms []*headroom
+	outdated  bitset
 	// racks and powers are the failure domains by name. A number is never used
 	// for another name.
 	racks, powers domainNames
@@ -211,6 +215,7 @@ func (g *grid) rebuild() {
 	g.versions, g.domains = make([]uint16, n), make([]domains, n)
 	g.usable, g.tainted = newBitset(n), newBitset(n)
 	g.evictable, g.preferred = make([]evictable, n), newBitset(n)
+	g.headrooms, g.outdated = nil, newBitset(n)
 	g.racks, g.powers = domainNames{}, domainNames{}
 	g.columns = make(map[string]*column)
 	g.facts, g.statics, g.said = make(map[factKey]*fact), make(map[string]*static), nil
@@ -307,7 +312,7 @@ func invert(capacity int64) uint64 {
 // read computes anew what is free on a machine.
 func (g *grid) read(t *site) {
 	capacity := t.machine.Capacity()
-	g.evictable[t.slot].known = false
+	g.recount(t.slot)
 	for v := range numViews {
 		free := capacity
 		if !g.empty {

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -63,6 +64,9 @@ type Packing struct {
 	// Resize is what tasks and allocs on machines ask for instead, by priority; nil:
 	// what they ask for. What tasks reserve is not changed by it.
 	Resize func(priority int32, asked cell.Resources) cell.Resources
+	// Enough reports whether so much is packed that no other order need be tried; nil:
+	// when it fits.
+	Enough func(Packed) bool
 	// Unplaced is told the tasks that found no place; nil: nobody is.
 	Unplaced func(j *cell.Job, index uint32)
 }
@@ -101,21 +105,70 @@ func (k Packing) withDefaults() Packing {
 	if k.Left == nil {
 		k.Left = func(*cell.Job, uint32) bool { return false }
 	}
+	if k.Enough == nil {
+		k.Enough = Packed.Fits
+	}
 	if k.LeftSet == nil {
 		k.LeftSet = func(*cell.AllocSet) bool { return false }
 	}
 	return k
 }
 
-// Pack packs the workload onto the machines that keep keeps.
+// Pack packs the workload onto the machines that keep keeps: in several orders, until it
+// fits in one of them. What it returns is the best of them.
 func (k Packing) Pack(keep func(*cell.Machine) bool) (Packed, error) {
 	k = k.withDefaults()
+	var best *packing
+	for o := k.orders(); ; {
+		p, err := k.pack(keep, o)
+		if err != nil {
+			return Packed{}, err
+		}
+		if best == nil || p.betterThan(best) {
+			best = p
+		}
+		if k.Enough(best.packed) || !o.next(p) {
+			break
+		}
+	}
+	if k.Unplaced != nil {
+		for _, id := range best.unplaced {
+			k.Unplaced(id.job, id.index)
+		}
+	}
+	return best.packed, nil
+}
+
+// packing is the outcome of one order.
+type packing struct {
+	packed Packed
+	// unplaced are the tasks that found no place; left are these and the allocs.
+	unplaced []taskOf
+	left     []ID
+}
+
+type taskOf struct {
+	job   *cell.Job
+	index uint32
+}
+
+// betterThan reports whether more important things are better: production that waits first, then
+// everything that waits but for the picky.
+func (p *packing) betterThan(o *packing) bool {
+	return cmp.Or(
+		cmp.Compare(p.packed.ProdPending, o.packed.ProdPending),
+		cmp.Compare(p.packed.Pending-p.packed.Picky, o.packed.Pending-o.packed.Picky),
+		cmp.Compare(p.packed.Pending, o.packed.Pending)) < 0
+}
+
+// pack packs the workload in one order.
+func (k Packing) pack(keep func(*cell.Machine) bool, o *packOrder) (*packing, error) {
 	c, cfg := k.Workload, k.Config
 	// One pass decides everything.
 	cfg.BatchCount, cfg.BatchBytes, cfg.PassChecks, cfg.MaxInFlight = 0, 0, 0, 0
 	s, err := New(cfg)
 	if err != nil {
-		return Packed{}, err
+		return nil, err
 	}
 	const all = 1 << 60
 	s.cfg.BatchCount, s.cfg.BatchBytes, s.cfg.PassChecks, s.cfg.MaxInFlight = all, all, all, all
@@ -129,25 +182,30 @@ func (k Packing) Pack(keep func(*cell.Machine) bool) (Packed, error) {
 	s.askAll(c)
 	s.reprice()
 	s.enlist(k)
-	packed := Packed{Machines: len(s.sites.walk)}
+	out := &packing{packed: Packed{Machines: len(s.sites.walk)}}
 	for {
 		p := &pass{search: search{s: s, c: c}}
 		s.queue.begin(false)
-		p.run()
+		if o.attempt == byArrival {
+			p.run()
+		} else {
+			p.runItems(o.items(p))
+		}
 		s.queue.end()
 		s.note(p)
-		packed.Placed += len(p.out)
+		out.packed.Placed += len(p.out)
 		if len(p.out) == 0 {
 			break
 		}
 		// What runs in allocs finds room once those have a place.
 		s.changes.all()
 	}
-	s.countPending(k, &packed)
+	s.countPending(k, out)
+	packed := &out.packed
 	packed.StrandedCPUPercent, packed.StrandedMemPercent = s.grid.stranded()
 	packed.Limits, packed.Reclaimed = s.reclaimed(c)
 	packed.Stats = s.stats
-	return packed, nil
+	return out, nil
 }
 
 // soften returns need with hard constraints that count as soft ones.
@@ -215,8 +273,8 @@ func (s *Scheduler) enter(l *line) {
 
 // countPending counts what found no place, and whether any machine of the whole
 // cell could hold it when empty.
-func (s *Scheduler) countPending(k Packing, packed *Packed) {
-	c := k.Workload
+func (s *Scheduler) countPending(k Packing, out *packing) {
+	c, packed := k.Workload, &out.packed
 	var whole *grid
 	for _, l := range s.queue.list {
 		for _, index := range l.indices {
@@ -224,8 +282,9 @@ func (s *Scheduler) countPending(k Packing, packed *Packed) {
 			if l.priority >= prodPriority {
 				packed.ProdPending++
 			}
-			if k.Unplaced != nil && l.job != nil {
-				k.Unplaced(l.job, index)
+			out.left = append(out.left, ID{l.uid, index})
+			if l.job != nil {
+				out.unplaced = append(out.unplaced, taskOf{l.job, index})
 			}
 			if whole == nil {
 				whole = newGrid(newSites(c, 0), &s.cfg, true)

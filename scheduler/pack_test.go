@@ -63,23 +63,33 @@ func TestPack(t *testing.T) {
 	}
 }
 
-// TestCompact wants the policies in the order that their purpose gives them,
-// summed over a few cells, and that one machine less would not have done.
+// TestCompact wants the policies in the order that their purpose gives them, where tasks come
+// as they do in a live cell, summed over a few cells; and fewer machines by each of them
+// where the order is ours.
 func TestCompact(t *testing.T) {
-	sums := make(map[scheduler.Policy]int)
+	arrival, ours := make(map[scheduler.Policy]int), make(map[scheduler.Policy]int)
 	for seed := range uint64(3) {
 		c := loaded(t, workload{seed: seed, machines: 150, tasks: 2000, uniform: true, plain: true})
 		for _, policy := range []scheduler.Policy{scheduler.Hybrid, scheduler.BestFit, scheduler.WorstFit} {
-			n, ok, err := scheduler.Compact(c, scheduler.Config{Seed: 1, Enough: 1 << 20, Policy: policy}, seed)
+			cfg := scheduler.Config{Seed: 1, Enough: 1 << 20, Policy: policy}
+			k := scheduler.Packing{Config: cfg, Workload: c}
+			arrival[policy] += compacted(t, k, seed, func(keep func(*cell.Machine) bool) (scheduler.Packed, error) { return scheduler.PackInArrival(k, keep) })
+			n, ok, err := scheduler.Compact(c, cfg, seed)
 			if err != nil || !ok {
 				t.Fatalf("seed %d, %v: %d machines, %v, %v", seed, policy, n, ok, err)
 			}
-			sums[policy] += n
+			ours[policy] += n
 		}
 	}
-	if sums[scheduler.Hybrid] >= sums[scheduler.BestFit] || sums[scheduler.Hybrid] >= sums[scheduler.WorstFit] {
-		t.Errorf("machines by policy: %v, want hybrid to need the fewest", sums)
+	if arrival[scheduler.Hybrid] >= arrival[scheduler.BestFit] || arrival[scheduler.Hybrid] >= arrival[scheduler.WorstFit] {
+		t.Errorf("machines by policy: %v, want hybrid to need the fewest", arrival)
 	}
+	for policy, n := range ours {
+		if n >= arrival[policy] {
+			t.Errorf("%v: %d machines, in order of arrival %d, want fewer", policy, n, arrival[policy])
+		}
+	}
+	t.Logf("machines in order of arrival %v, in ours %v", arrival, ours)
 }
 
 // TestPackLive packs a cell in which batch runs on what production reserves and

@@ -29,6 +29,7 @@ func (s *Scheduler) Pass(c *cell.Cell) Batch {
 		return Batch{}
 	}
 	s.refresh(c)
+	s.hopeless.forget()
 	p := s.begin(c)
 	s.waitsForTime = false
 	at := s.changes.now()
@@ -96,7 +97,7 @@ func (p *pass) run() (more bool) {
 			continue
 		}
 		index := l.rest()[0]
-		if w := l.known(index); w != nil && p.blocked(w) {
+		if w := l.known(index); w != nil && (p.blocked(w) || p.ruledOut(w)) {
 			// Whoever is kept away from a machine has even less to choose from.
 			l.skip(w.last)
 			continue
@@ -198,7 +199,7 @@ func (p *pass) name(a *borgpb.Assignment, pr *promise, victims []unit) {
 		freed, other = other, freed
 	}
 	pr.res, pr.reserved = pr.res.Sub(freed.Min(pr.res)), pr.reserved.Sub(other.Min(pr.reserved))
-	p.s.grid.evictable[pr.site.slot].known = false
+	p.s.grid.recount(pr.site.slot)
 }
 
 // promise keeps a promise in the overlay and in the arrays.
@@ -230,6 +231,19 @@ func (p *pass) placeGang(l *line) {
 		l.keep(len(l.rest()))
 		return
 	}
+	if !p.placeWhole(l) {
+		l.keep(len(l.rest()))
+		return
+	}
+	for range len(l.rest()) {
+		l.placed()
+	}
+	s.queue.advance()
+}
+
+// placeWhole places all that waits of l, or takes back what it placed.
+func (p *pass) placeWhole(l *line) bool {
+	s := p.s
 	count, bytes := len(p.out), p.bytes
 	// Not only what the line keeps: what has volumes is asked for anew each time.
 	p.asked = p.asked[:0]
@@ -253,13 +267,10 @@ func (p *pass) placeGang(l *line) {
 		for _, class := range p.asked {
 			class.forget()
 		}
+		s.hopeless.forget()
 		s.gangs[l.uid] = s.changes.now()
-		l.keep(len(l.rest()))
-		return
+		return false
 	}
 	delete(s.gangs, l.uid)
-	for range len(l.rest()) {
-		l.placed()
-	}
-	s.queue.advance()
+	return true
 }

@@ -106,7 +106,7 @@ func (l *line) close() {
 // kept away from a machine asks for less than that.
 func (l *line) known(index uint32) *want {
 	for _, w := range l.wants {
-		if index <= w.last && (l.job == nil || index >= w.need.First) {
+		if index <= w.last && index >= w.first {
 			return w
 		}
 	}
@@ -173,18 +173,6 @@ type queue struct {
 	turns uint64
 	// orders counts how often the list was put in order.
 	orders uint64
-}
-
-// level is everything that waits at one priority.
-type level struct {
-	users []userLines
-	turn  int
-}
-
-// userLines is what one user waits for at one priority.
-type userLines struct {
-	lines []*line
-	turn  int
 }
 
 func compareLines(a, b *line) int {
@@ -313,47 +301,6 @@ func (q *queue) nextLevel() bool {
 		}
 	}
 	return false
-}
-
-// addUser uses again what an earlier level had.
-func (lv *level) addUser(l *line) {
-	if n := len(lv.users); n < cap(lv.users) {
-		lv.users = lv.users[:n+1]
-		u := &lv.users[n]
-		u.lines, u.turn = append(u.lines[:0], l), 0
-		return
-	}
-	lv.users = append(lv.users, userLines{lines: []*line{l}})
-}
-
-func (lv *level) take() *line {
-	for len(lv.users) > 0 {
-		if lv.turn >= len(lv.users) {
-			lv.turn = 0
-		}
-		if l := lv.users[lv.turn].take(); l != nil {
-			return l
-		}
-		// Rotated to the end, where its storage is kept for the next level.
-		spent := lv.users[lv.turn]
-		copy(lv.users[lv.turn:], lv.users[lv.turn+1:])
-		lv.users[len(lv.users)-1] = spent
-		lv.users = lv.users[:len(lv.users)-1]
-	}
-	return nil
-}
-
-func (u *userLines) take() *line {
-	for len(u.lines) > 0 {
-		if u.turn >= len(u.lines) {
-			u.turn = 0
-		}
-		if l := u.lines[u.turn]; len(l.rest()) > 0 {
-			return l
-		}
-		u.lines = slices.Delete(u.lines, u.turn, u.turn+1)
-	}
-	return nil
 }
 
 // The lines of the copy.

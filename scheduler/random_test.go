@@ -316,6 +316,7 @@ func TestMemoryChangesNothing(t *testing.T) {
 			plain := cfg
 			plain.NoScoreCache = rapid.Bool().Draw(rt, "no score cache")
 			plain.NoClasses = rapid.Bool().Draw(rt, "no classes")
+			plain.NoHeadroom = rapid.Bool().Draw(rt, "no headroom")
 			fresh, err := scheduler.New(plain)
 			if err != nil {
 				rt.Fatal(err)

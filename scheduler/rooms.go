@@ -8,6 +8,8 @@ type rooms struct {
 	free [numViews][]row
 	// slots of the machines that they are on; -1: on none.
 	slots []int32
+	// headrooms are those that were asked for.
+	headrooms []*allocHeadroom
 	// names are those that were asked for.
 	names []string
 	// generation of the grid that the slots are of.
@@ -45,6 +47,7 @@ func (s *Scheduler) readAlloc(r *rooms, a *cell.Alloc) {
 	t := s.siteOf(a)
 	if t == nil {
 		r.slots[a.Index()] = -1
+		r.recount(a.Index())
 		return
 	}
 	s.readAllocAt(r, a, t)
@@ -54,6 +57,7 @@ func (s *Scheduler) readAlloc(r *rooms, a *cell.Alloc) {
 func (s *Scheduler) readAllocAt(r *rooms, a *cell.Alloc, t *site) {
 	i := a.Index()
 	r.slots[i] = t.slot
+	r.recount(i)
 	capacity, promised := a.Capacity(), s.overlay.allocs[a]
 	for v := range numViews {
 		free := capacity

@@ -77,6 +77,8 @@ type Scheduler struct {
 	covetedUpTo uint64
 	// refusals are tasks that the cell would not have where we wanted them.
 	refusals map[ID]refusal
+	// hopeless is of the present pass.
+	hopeless hopeless
 	mover    mover
 	churn    churn
 }
@@ -359,7 +361,8 @@ func (s *Scheduler) observeTask(c *cell.Cell, e *cell.Event) {
 			s.reread(p.site)
 		case !s.renumbered:
 			// What was promised is held now: as much is free as before.
-			s.grid.evictable[p.site.slot].known = false
+			s.grid.recount(p.site.slot)
+			s.recountIn(p.alloc)
 		}
 		if isAlloc {
 			// It offers room of its own.

@@ -209,8 +209,8 @@ func (f *search) findSlot(w *want, start uint64) int32 {
 	if c.candidates != nil {
 		among = c.candidates
 	} else if c.blocked && !c.whole {
-		if changed, ok := f.s.changes.since(c.seen, first); ok {
-			for _, i := range changed {
+		if changed, ok := f.s.changes.since(c.seen); ok {
+			for i := range from(changed, first) {
 				if among.has(i) && g.usable.has(i) && f.consider(w, i) {
 					break
 				}

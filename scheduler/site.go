@@ -48,10 +48,13 @@ type sites struct {
 	seed   uint64
 	walk   []*site
 	byName map[string]*site
+	// byMachine is byName by what a look into memory less is needed for.
+	byMachine map[*cell.Machine]*site
 }
 
 func newSites(c *cell.Cell, seed uint64) *sites {
-	s := &sites{seed: seed, byName: make(map[string]*site, c.NumMachines())}
+	n := c.NumMachines()
+	s := &sites{seed: seed, byName: make(map[string]*site, n), byMachine: make(map[*cell.Machine]*site, n)}
 	for m := range c.Machines() {
 		s.walk = append(s.walk, s.enter(m))
 	}
@@ -66,7 +69,7 @@ func compareSites(a, b *site) int {
 
 func (s *sites) enter(m *cell.Machine) *site {
 	t := &site{machine: m, name: m.Name(), order: mix(s.seed ^ hashString(m.Name()))}
-	s.byName[m.Name()] = t
+	s.byName[m.Name()], s.byMachine[m] = t, t
 	return t
 }
 
@@ -87,6 +90,7 @@ func (s *sites) update(c *cell.Cell, name string) (t *site, moved bool) {
 	case m == nil:
 		s.walk = slices.Delete(s.walk, int(t.slot), int(t.slot)+1)
 		delete(s.byName, name)
+		delete(s.byMachine, t.machine)
 		s.number()
 		t.slot = -1
 		return nil, true
@@ -98,6 +102,7 @@ func (s *sites) update(c *cell.Cell, name string) (t *site, moved bool) {
 		return t, true
 	}
 	// The same, or another machine of the same name.
-	t.machine = m
+	delete(s.byMachine, t.machine)
+	t.machine, s.byMachine[m] = m, t
 	return t, false
 }

@@ -88,6 +88,38 @@ func (c *Cell) MayTake(p *Preemptor, user string, priority int32) bool {
 	return p.Mode == borgpb.Preempt_PREEMPT_OWN && p.User == user
 }
 
+// TakesBelow returns the priority below which all work is whose place p may take; zero
+// when it takes nobody's. Not all work below it need be p's to take: MayTake tells.
+func (c *Cell) TakesBelow(p *Preemptor) int32 {
+	band := BandOf(p.Priority)
+	switch {
+	case p.Never():
+		return 0
+	case mutant.Planted(mutant.PreemptsItsLike):
+		return p.Priority + 1
+	case band == borgpb.Band_BAND_PRODUCTION:
+		return productionPriority
+	case mutant.Planted(mutant.CollapseNotAsked) || p.Mode == borgpb.Preempt_PREEMPT_OWN || !c.preemption.collapse.has(band):
+		return p.Priority
+	}
+	return lowestOf(band)
+}
+
+// lowestOf is the lowest priority of a band.
+func lowestOf(b borgpb.Band) int32 {
+	switch b {
+	case borgpb.Band_BAND_MONITORING:
+		return monitoringPriority
+	case borgpb.Band_BAND_PRODUCTION:
+		return productionPriority
+	case borgpb.Band_BAND_MID:
+		return midPriority
+	case borgpb.Band_BAND_BATCH:
+		return batchPriority
+	}
+	return 0
+}
+
 // taking is who takes the place of victims, as they are told.
 type taking struct {
 	name     func() string

@@ -107,6 +107,7 @@ func NewCompaction(c *cell.Cell, cfg scheduler.Config, of Of) (*Compaction, erro
 			return of.Jobs != nil && !of.Jobs(j) || of.Left != nil && of.Left(j, index) || dropped[taskKey{j.UID(), index}]
 		},
 		LeftSet: func(s *cell.AllocSet) bool { return of.AllocSets != nil && !of.AllocSets(s) },
+		Enough:  k.fits,
 	}
 	return k, k.clone(of.clones)
 }
