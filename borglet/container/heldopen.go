@@ -20,7 +20,7 @@ import (
 
 const (
 	// maxHeldLooks bounds the open files and mappings of a copy that are looked at.
-	maxHeldLooks = 1_000_000
+	maxHeldLooks = 4_000_000
 	// heldRounds is how often the processes of a copy are listed, to find those that were
 	// started meanwhile and were given its open files.
 	heldRounds = 4
