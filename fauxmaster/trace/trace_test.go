@@ -310,7 +310,10 @@ func cellText(c *trace.Cell) string {
 		}
 		for _, more := range []struct{ word, is string }{
 			{"in", s.AllocSet}, {"parent", s.Parent}, {"after", strings.Join(s.StartAfter, " ")}, {"per rack", strings.TrimPrefix(fmt.Sprint(s.MaxPerRack), "0")},
-			{"held back", strings.TrimPrefix(fmt.Sprint(s.BatchQueue), "false")},
+			{"held back", strings.TrimPrefix(fmt.Sprint(s.BatchQueue), "false")}, {"per power", strings.TrimPrefix(fmt.Sprint(s.MaxPerPower), "0")},
+			{"per", strings.TrimPrefix(fmt.Sprint(s.MaxPer), "map[]")}, {"down at most", strings.TrimPrefix(fmt.Sprint(s.DisruptionBudget.GetMaxDown()), "0")},
+			{"when lost", strings.TrimPrefix(s.OnLost.String(), "ON_LOST_UNSPECIFIED")}, {"preempts", strings.TrimPrefix(s.Preempt.String(), "PREEMPT_UNSPECIFIED")},
+			{"runs at most", strings.TrimPrefix(time.Duration(s.Task.MaxRuntimeNs).String(), "0s")},
 		} {
 			if more.is != "" {
 				fmt.Fprintf(&out, "  %s: %s\n", more.word, more.is)
