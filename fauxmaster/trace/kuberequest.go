@@ -30,7 +30,7 @@ func readQuantities(from map[string]string, asked bool) (quantities, error) {
 
 func (q quantities) add(o quantities) {
 	for name, n := range o {
-		q[name] += n
+		q[name] = min(q[name]+n, 2*maxQuantity)
 	}
 }
 
@@ -144,7 +144,8 @@ func (k *Kubernetes) resources(from quantities, what string) *borgpb.Resources {
 	names := sortedKeys(from)
 	slices.SortStableFunc(names, func(a, b string) int { return k.unasked(a) - k.unasked(b) })
 	for _, name := range names {
-		switch n := from[name]; {
+		n := from[name]
+		switch {
 		case n == 0:
 		case name == "cpu":
 			r.CpuMilli = n
@@ -162,6 +163,7 @@ func (k *Kubernetes) resources(from quantities, what string) *borgpb.Resources {
 			k.cell.note(what + brief(name))
 		}
 	}
+	k.cell.bound(r)
 	return r
 }
 

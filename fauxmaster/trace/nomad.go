@@ -264,7 +264,7 @@ func (n *Nomad) Cell() (*Cell, error) {
 	}
 	for i := range n.nodes {
 		if r := n.nodes[i].NodeResources; r != nil && r.CPU.TotalCPUCores > 0 {
-			n.coreMilli = max(n.coreMilli, r.CPU.CPUShares/r.CPU.TotalCPUCores)
+			n.coreMilli = max(n.coreMilli, min(r.CPU.CPUShares/r.CPU.TotalCPUCores, maxCores))
 		}
 	}
 	n.groups(ids)
@@ -304,20 +304,20 @@ func (n *Nomad) machine(o *nomadNode, name string) Machine {
 		}
 		if s := o.ReservedResources; s != nil {
 			capacity.CpuMilli -= s.CPU.CPUShares
-			capacity.MemBytes -= s.Memory.MemoryMB * mebibyte
-			capacity.DiskBytes -= s.Disk.DiskMB * mebibyte
+			capacity.MemBytes -= mebibytes(s.Memory.MemoryMB)
+			capacity.DiskBytes -= mebibytes(s.Disk.DiskMB)
 		}
 	case o.Resources != nil:
 		capacity.CpuMilli, capacity.MemBytes, capacity.DiskBytes = o.Resources.CPU, o.Resources.MemoryMB*mebibyte, o.Resources.DiskMB*mebibyte
 		if s := o.Reserved; s != nil {
 			capacity.CpuMilli -= s.CPU
-			capacity.MemBytes -= s.MemoryMB * mebibyte
-			capacity.DiskBytes -= s.DiskMB * mebibyte
+			capacity.MemBytes -= mebibytes(s.MemoryMB)
+			capacity.DiskBytes -= mebibytes(s.DiskMB)
 		}
 	default:
 		n.cell.note("nodes that do not say what they have: ask for /v1/nodes?resources=true")
 	}
-	capacity.CpuMilli, capacity.MemBytes, capacity.DiskBytes = max(capacity.CpuMilli, 0), max(capacity.MemBytes, 0), max(capacity.DiskBytes, 0)
+	n.cell.bound(capacity)
 	m := Machine{Name: name, Spec: &borgpb.MachineSpec{Addr: "127.0.0.1:7101", Capacity: capacity, Attributes: map[string]string{
 		nodeAttribute: o.Name,
 	}}, Down: o.Status != "" && o.Status != "ready"}

@@ -10,19 +10,22 @@ import (
 // those that go on from before them (sidecars), and at least what runs before or after.
 type lifecycle struct{ before, main, after borgpb.Resources }
 
-func (l *lifecycle) add(at *nomadLifecycle, r *borgpb.Resources) {
+func (l *lifecycle) add(n *Nomad, at *nomadLifecycle, r *borgpb.Resources) {
 	switch {
 	case at == nil || at.Hook == "" || at.Hook == "poststart":
-		addTo(&l.main, r)
+		n.addTo(&l.main, r)
 	case at.Hook == "poststop":
-		addTo(&l.after, r)
+		n.addTo(&l.after, r)
 	default:
-		addTo(&l.before, r)
+		n.addTo(&l.before, r)
 		if at.Sidecar {
-			addTo(&l.main, r)
+			n.addTo(&l.main, r)
 		}
 	}
 }
+
+// mebibytes are bytes, as far as they go.
+func mebibytes(n int64) int64 { return min(max(n, -1), maxQuantity/mebibyte+1) * mebibyte }
 
 func (l *lifecycle) most() *borgpb.Resources {
 	r := &borgpb.Resources{}
@@ -32,11 +35,12 @@ func (l *lifecycle) most() *borgpb.Resources {
 	return r
 }
 
-// addTo adds amounts.
-func addTo(r, o *borgpb.Resources) {
+// addTo adds amounts, each below what a cell takes.
+func (n *Nomad) addTo(r, o *borgpb.Resources) {
+	n.cell.bound(o)
 	r.CpuMilli, r.MemBytes, r.DiskBytes = r.CpuMilli+o.CpuMilli, r.MemBytes+o.MemBytes, r.DiskBytes+o.DiskBytes
-	for name, n := range o.Devices {
-		addDevices(r, name, n)
+	for name, many := range o.Devices {
+		addDevices(r, name, many)
 	}
 }
 
@@ -53,11 +57,17 @@ func addDevices(r *borgpb.Resources, name string, n int64) {
 // allocated is what an allocation has; where it does not say, what its group asks
 // for.
 func (n *Nomad) allocated(a *nomadAlloc, g *nomadGroup) *borgpb.Resources {
+	r := n.holds(a, g)
+	n.cell.bound(r)
+	return r
+}
+
+func (n *Nomad) holds(a *nomadAlloc, g *nomadGroup) *borgpb.Resources {
 	switch {
 	case a.AllocatedResources != nil:
 		var l lifecycle
 		for name, t := range a.AllocatedResources.Tasks {
-			r := &borgpb.Resources{CpuMilli: t.CPU.CPUShares, MemBytes: t.Memory.MemoryMB * mebibyte}
+			r := &borgpb.Resources{CpuMilli: t.CPU.CPUShares, MemBytes: mebibytes(t.Memory.MemoryMB)}
 			for _, d := range t.Devices {
 				addDevices(r, label(d.Type), int64(len(d.DeviceIDs)))
 			}
@@ -65,13 +75,13 @@ func (n *Nomad) allocated(a *nomadAlloc, g *nomadGroup) *borgpb.Resources {
 			if at == nil && g != nil {
 				at = g.lifecycleOf(name)
 			}
-			l.add(at, r)
+			l.add(n, at, r)
 		}
 		r := l.most()
-		r.DiskBytes = a.AllocatedResources.Shared.DiskMB * mebibyte
+		r.DiskBytes = mebibytes(a.AllocatedResources.Shared.DiskMB)
 		return r
 	case a.Resources != nil:
-		return &borgpb.Resources{CpuMilli: a.Resources.CPU, MemBytes: a.Resources.MemoryMB * mebibyte, DiskBytes: a.Resources.DiskMB * mebibyte}
+		return &borgpb.Resources{CpuMilli: a.Resources.CPU, MemBytes: mebibytes(a.Resources.MemoryMB), DiskBytes: mebibytes(a.Resources.DiskMB)}
 	case g != nil:
 		return n.wanted(g)
 	}
@@ -95,9 +105,9 @@ func (n *Nomad) wanted(g *nomadGroup) *borgpb.Resources {
 		if t.Resources == nil {
 			continue
 		}
-		r := &borgpb.Resources{CpuMilli: t.Resources.CPU, MemBytes: t.Resources.MemoryMB * mebibyte}
+		r := &borgpb.Resources{CpuMilli: t.Resources.CPU, MemBytes: mebibytes(t.Resources.MemoryMB)}
 		if t.Resources.Cores > 0 {
-			r.CpuMilli = t.Resources.Cores * n.coreMilli
+			r.CpuMilli = min(t.Resources.Cores, maxCores) * n.coreMilli
 			n.cell.note("allocations that are missing and ask for cores of their own: they ask for as many MHz as the fastest cores have")
 		}
 		for _, d := range t.Resources.Devices {
@@ -110,14 +120,18 @@ func (n *Nomad) wanted(g *nomadGroup) *borgpb.Resources {
 				n.cell.note("devices with constraints: any of their kind will do")
 			}
 		}
-		l.add(t.Lifecycle, r)
+		l.add(n, t.Lifecycle, r)
 	}
 	r := l.most()
 	if g.EphemeralDisk != nil {
-		r.DiskBytes = g.EphemeralDisk.SizeMB * mebibyte
+		r.DiskBytes = mebibytes(g.EphemeralDisk.SizeMB)
 	}
+	n.cell.bound(r)
 	return r
 }
+
+// maxCores is far above what any machine has.
+const maxCores = 1 << 16
 
 // deviceKind is our name of the device that "gpu", "nvidia/gpu" or "nvidia/gpu/T4" asks
 // for: its type.
