@@ -25,10 +25,17 @@ type pastLog struct {
 	wallNs int64
 	// Real time of the last entry, nanoseconds.
 	appliedNs atomic.Int64
+	// Reports on their way into the log.
+	reports gathered
 }
 
 // Propose applies an op, by the cell's clock.
 func (l *pastLog) Propose(ctx context.Context, op *borgpb.Op) (*borgpb.Result, error) {
+	if r := op.GetReports(); r != nil {
+		// The shard finds again what is refused or does not arrive.
+		l.reports.add(r)
+		return &borgpb.Result{}, nil
+	}
 	if op.GetRequestWallNs() == 0 {
 		// Nobody asked for it.
 		return l.Log.Propose(ctx, op)
@@ -55,7 +62,7 @@ var asMaster = &borgpb.Principal{Role: borgpb.Role_ROLE_MASTER}
 
 // resting tells whether nothing was applied for a while.
 func (l *pastLog) resting() bool {
-	return time.Since(time.Unix(0, l.appliedNs.Load())) >= restAfter
+	return !l.reports.wait() && time.Since(time.Unix(0, l.appliedNs.Load())) >= restAfter
 }
 
 // Applied notes that something goes on.

@@ -127,6 +127,10 @@ func (s *Server) assemble() error {
 		return err
 	}
 	s.log = &pastLog{Log: s.group.Replica(replicaID), world: s.world, wallNs: wallNs}
+	s.log.reports.tell = func(r *borgpb.Reports) {
+		_, _ = s.log.Log.Propose(context.Background(), &borgpb.Op{Principal: asMaster, Op: &borgpb.Op_Reports{Reports: r}})
+	}
+	s.log.reports.more = func() bool { return s.world.Speed().Max && !s.machines.told() }
 	s.log.Subscribe(s.log)
 	s.machines = newMachines(s.world, c, h.GetCellName(), s.cfg.BatchLasts, func(name string) { s.master.PollSoon(name) })
 	// An authority of its own: what it certifies is worth nothing to the real
@@ -256,6 +260,7 @@ func (s *Server) Run(ctx context.Context) error {
 	cancel()
 	s.grpc.Stop()
 	running.Wait()
+	s.log.reports.close()
 	s.grpc = nil
 	return errors.Join(err, served, shown, s.Close())
 }
