@@ -17,6 +17,9 @@ func TestWhatRunsThereRunsHere(t *testing.T) {
  {"kind": "Node", "metadata": {"name": "n1", "labels": {"pool": "new", "gen": "1"}}, "spec": {"unschedulable": true, "taints": [{"key": "going", "effect": "NoExecute"}, {"key": "db", "effect": "NoSchedule"}]},
   "status": {"allocatable": {"cpu": "2", "memory": "4Gi", "ephemeral-storage": "1Gi", "nvidia.com/gpu": "0"}}},
  {"kind": "Node", "metadata": {"name": "n2", "labels": {"gen": "1"}}, "status": {"allocatable": {"cpu": "8", "memory": "16Gi", "nvidia.com/gpu": "1"}}},
+ {"kind": "Node", "metadata": {"name": "n3"}, "spec": {"taints": [{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]}, "status": {"allocatable": {"cpu": "8", "memory": "16Gi"}, "conditions": [{"type": "Ready", "status": "Unknown"}]}},
+ {"kind": "Pod", "metadata": {"name": "silent", "namespace": "x"}, "spec": {"nodeName": "n3", "containers": [{"resources": {"requests": {"cpu": "1"}}}],
+  "tolerations": [{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}]}, "status": {"phase": "Running"}},
  {"kind": "Pod", "metadata": {"name": "relabelled", "namespace": "x"}, "spec": {"nodeName": "n1", "nodeSelector": {"pool": "old"}, "containers": [{"resources": {"requests": {"cpu": "1"}}}]}, "status": {"phase": "Running"}},
  {"kind": "Pod", "metadata": {"name": "lists", "namespace": "x"}, "spec": {"nodeName": "n1", "containers": [{"resources": {"requests": {"cpu": "100m"}}}], "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
   {"matchExpressions": [{"key": "pool", "operator": "In", "values": ["a", "b"]}, {"key": "cores", "operator": "Gt", "values": ["7"]}, {"key": "gen", "operator": "DoesNotExist"}]}]}}}}, "status": {"phase": "Running"}},
@@ -50,7 +53,7 @@ func TestWhatRunsThereRunsHere(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		for task, want := range map[string]string{"relabelled/0": "n1", "lists/0": "n1", "either/0": "n1", "fat/0": "n1", "db/0": "n2", "db/1": "n2"} {
+		for task, want := range map[string]string{"relabelled/0": "n1", "lists/0": "n1", "either/0": "n1", "fat/0": "n1", "silent/0": "n3", "db/0": "n2", "db/1": "n2"} {
 			name, _, _ := strings.Cut(task, "/")
 			j := c.Job(cell.JobKey{User: "x", Name: name})
 			index := uint32(task[len(task)-1] - '0')

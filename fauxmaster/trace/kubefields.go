@@ -128,7 +128,7 @@ var (
 	nodeStatus = object{"Node `status`", slices.Concat([]field{
 		{name: "allocatable", fate: fieldMapped, words: "capacity, with 16 kinds of devices, first those that pods ask for; the limit of pods is counted"},
 		{name: "capacity", fate: fieldMapped, words: "capacity, where nothing is allocatable"},
-		{name: "conditions", fate: fieldMapped, words: "down, if not ready"},
+		{name: "conditions", fate: fieldMapped, words: "down, if not ready and no pod runs there; a taint, if some do: they stay, counted"},
 		{name: "features", fate: fieldLost, words: "what its runtime can do"},
 		{name: "declaredFeatures", fate: fieldLost, words: "what it can do, which pods may need"},
 	}, asides("addresses", "config", "daemonEndpoints", "images", "nodeInfo", "phase", "runtimeHandlers", "volumesAttached", "volumesInUse"))}

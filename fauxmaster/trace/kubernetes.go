@@ -30,6 +30,8 @@ type Kubernetes struct {
 	claims    map[kubeName]*kubeClaim
 	disks     map[string]*kubeDisk
 	claimants map[kubeName]int
+	// running are the nodes on which pods run.
+	running map[string]bool
 	// shunned are the workloads that the terms of anti-affinity match.
 	shunned map[string]map[kubeOwner]bool
 	cell    *Cell
@@ -57,7 +59,7 @@ func NewKubernetes(labels KubernetesLabels) *Kubernetes {
 	return &Kubernetes{
 		labels: labels, classes: make(map[string]kubeClass), asked: make(map[string]bool), devices: make(map[string]bool), gpus: make(map[string]bool),
 		claims: make(map[kubeName]*kubeClaim), disks: make(map[string]*kubeDisk), claimants: make(map[kubeName]int),
-		shunned: make(map[string]map[kubeOwner]bool), cell: &Cell{},
+		running: make(map[string]bool), shunned: make(map[string]map[kubeOwner]bool), cell: &Cell{},
 	}
 }
 
@@ -172,10 +174,13 @@ func fieldOf(raw json.RawMessage, name string) json.RawMessage {
 	return has[name]
 }
 
-// The attribute that is a node's own name, and the taint of a cordoned node.
+// The attribute that is a node's own name, the taint of a cordoned node, and those of nodes
+// that are not ready.
 const (
-	nodeAttribute = "node"
-	cordonTaint   = "node.kubernetes.io/unschedulable"
+	nodeAttribute    = "node"
+	cordonTaint      = "node.kubernetes.io/unschedulable"
+	notReadyTaint    = "node.kubernetes.io/not-ready"
+	unreachableTaint = "node.kubernetes.io/unreachable"
 )
 
 // Cell makes the cell.
@@ -186,6 +191,9 @@ func (k *Kubernetes) Cell() (*Cell, error) {
 	k.addMissing()
 	for i := range k.pods {
 		k.pods[i].asks(k.asked)
+		if p := &k.pods[i]; !p.ended() && p.Spec.Node != "" {
+			k.running[p.Spec.Node] = true
+		}
 	}
 	k.findDevices()
 	machines := newNames()
@@ -246,8 +254,16 @@ func (k *Kubernetes) machine(n *kubeNode, machines *names) (Machine, error) {
 		k.taint(m.Spec, &borgpb.Taint{Key: cordonTaint})
 	}
 	for _, c := range n.Status.Conditions {
-		if c.Type == "Ready" && c.Status != "True" {
+		if c.Type != "Ready" || c.Status == "True" {
+			continue
+		}
+		if !k.running[n.Meta.Name] {
 			m.Down = true
+			continue
+		}
+		k.cell.note("nodes that are not ready, with pods that run: they take nobody new, and what runs there stays")
+		if !slices.ContainsFunc(m.Spec.Taints, func(t *borgpb.Taint) bool { return t.Key == notReadyTaint || t.Key == unreachableTaint }) {
+			k.taint(m.Spec, &borgpb.Taint{Key: notReadyTaint})
 		}
 	}
 	return m, nil

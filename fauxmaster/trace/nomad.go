@@ -25,6 +25,8 @@ type Nomad struct {
 	asked map[string]bool
 	// counted are the jobs of which it is noted what is lost.
 	counted map[nomadJobID]bool
+	// running are the ids of nodes on which allocations run.
+	running map[string]bool
 	// coreMilli is the most that a core of any node has.
 	coreMilli int64
 }
@@ -172,7 +174,7 @@ func LoadNomad(files ...string) (*Cell, error) {
 
 // NewNomad makes an empty cluster.
 func NewNomad() *Nomad {
-	return &Nomad{jobs: make(map[nomadJobID]*nomadJob), cell: &Cell{}, asked: make(map[string]bool), counted: make(map[nomadJobID]bool)}
+	return &Nomad{jobs: make(map[nomadJobID]*nomadJob), cell: &Cell{}, asked: make(map[string]bool), counted: make(map[nomadJobID]bool), running: make(map[string]bool)}
 }
 
 // Read reads one file. What an object is follows from what it has.
@@ -239,6 +241,9 @@ func (n *Nomad) Cell() (*Cell, error) {
 		return nil, fmt.Errorf("there is no node in it: want the answers of Nomad's API to /v1/nodes?resources=true and /v1/allocations?resources=true")
 	}
 	for i := range n.allocs {
+		if a := &n.allocs[i]; !a.ended() && !a.stopping() {
+			n.running[a.NodeID] = true
+		}
 		if a := &n.allocs[i]; a.Job != nil {
 			a.Job.ID, a.Job.Namespace = a.JobID, a.Namespace
 			n.job(a.Job)
@@ -320,7 +325,7 @@ func (n *Nomad) machine(o *nomadNode, name string) Machine {
 	n.cell.bound(capacity)
 	m := Machine{Name: name, Spec: &borgpb.MachineSpec{Addr: "127.0.0.1:7101", Capacity: capacity, Attributes: map[string]string{
 		nodeAttribute: o.Name,
-	}}, Down: o.Status != "" && o.Status != "ready"}
+	}}}
 	for key, v := range map[string]string{"datacenter": o.Datacenter, "class": o.NodeClass, "pool": o.NodePool, "rack": o.Meta["rack"]} {
 		if v != "" && len(v) <= maxValueBytes {
 			m.Spec.Attributes[key] = v
@@ -338,7 +343,12 @@ func (n *Nomad) machine(o *nomadNode, name string) Machine {
 		}
 	}
 	n.cell.attributes(m.Spec.Attributes, more, n.asked)
+	unready := o.Status != "" && o.Status != "ready"
+	m.Down = unready && !n.running[o.ID]
 	switch {
+	case unready && n.running[o.ID]:
+		n.cell.note("nodes that are not ready, with allocations that run: they take nobody new, and what runs there stays")
+		m.Spec.Taints = append(m.Spec.Taints, &borgpb.Taint{Key: "not-ready"})
 	case o.Drain || !isEmpty(o.DrainStrategy):
 		n.cell.note("nodes that are being drained: they take nobody new, and what runs there stays")
 		m.Spec.Taints = append(m.Spec.Taints, &borgpb.Taint{Key: "draining"})

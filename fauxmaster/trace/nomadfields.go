@@ -104,7 +104,7 @@ var (
 		{name: "Datacenter", fate: fieldMapped, words: "attribute"},
 		{name: "NodeClass", fate: fieldMapped, words: "attribute"},
 		{name: "NodePool", fate: fieldMapped, words: "attribute"},
-		{name: "Status", fate: fieldMapped, words: "down, if not ready"},
+		{name: "Status", fate: fieldMapped, words: "down, if not ready and no allocation runs there; a taint `not-ready`, if some do: they stay, counted"},
 		{name: "SchedulingEligibility", fate: fieldMapped, words: "a taint `ineligible`"},
 		{name: "Drain", fate: fieldMapped, words: "a taint `draining`: what runs there stays; counted"},
 		{name: "DrainStrategy", fate: fieldMapped, words: "the same"},

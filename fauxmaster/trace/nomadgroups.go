@@ -25,9 +25,9 @@ func (n *Nomad) groups(machines map[string]string) {
 			done[groupID{nomadJobID{cmp.Or(a.Namespace, "default"), a.JobID}, a.TaskGroup}]++
 		}
 		switch {
-		case a.ClientStatus == "complete" || a.ClientStatus == "failed" || a.ClientStatus == "lost":
+		case a.ended():
 			n.cell.note("allocations that have ended")
-		case a.DesiredStatus == "stop" || a.DesiredStatus == "evict":
+		case a.stopping():
 			n.cell.note("allocations that are being stopped")
 		default:
 			id := groupID{nomadJobID{cmp.Or(a.Namespace, "default"), a.JobID}, a.TaskGroup}
@@ -57,6 +57,12 @@ func (n *Nomad) groups(machines map[string]string) {
 		n.group(user, used[user], id.job, id.group, live[id], done[id], machines)
 	}
 }
+
+func (a *nomadAlloc) ended() bool {
+	return a.ClientStatus == "complete" || a.ClientStatus == "failed" || a.ClientStatus == "lost"
+}
+
+func (a *nomadAlloc) stopping() bool { return a.DesiredStatus == "stop" || a.DesiredStatus == "evict" }
 
 // nomadTaskOf is an allocation, or one that is missing, as a task.
 type nomadTaskOf struct {
