@@ -130,6 +130,7 @@ func (s *Server) assemble() error {
 	s.log.reports.tell = func(r *borgpb.Reports) {
 		_, _ = s.log.Log.Propose(context.Background(), &borgpb.Op{Principal: asMaster, Op: &borgpb.Op_Reports{Reports: r}})
 	}
+	s.log.idle = func() bool { return s.master.PollsAtRest() }
 	s.log.reports.more = func() bool { return s.world.Speed().Max && !s.machines.told() }
 	s.log.Subscribe(s.log)
 	s.machines = newMachines(s.world, c, h.GetCellName(), s.cfg.BatchLasts, func(name string) { s.master.PollSoon(name) })
@@ -149,7 +150,7 @@ func (s *Server) assemble() error {
 	if err != nil {
 		return err
 	}
-	follow := process.Config{Identity: searcher, Build: s.cfg.Build, Search: s.cfg.Search, Logger: s.cfg.Logger}
+	follow := process.Config{Identity: searcher, Build: s.cfg.Build, Search: s.cfg.Search, Logger: s.cfg.Logger, Settled: s.log.settledAt.Store}
 	var sockets []string
 	if s.pages != nil {
 		follow.Pages, follow.Notice = filepath.Join(s.cfg.Dir, "scheduler-pages.sock"), s.notice

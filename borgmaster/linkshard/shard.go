@@ -89,6 +89,8 @@ type Shard struct {
 	meter *meter
 	// What the core says of its polls, as of the last turn of the loop.
 	inFlight, lagNs, waiting atomic.Int64
+	// A report is under way.
+	reporting atomic.Bool
 	// Machines for which this replica is next; nil: it is not known yet.
 	nexts atomic.Pointer[[]string]
 
@@ -100,6 +102,8 @@ type Shard struct {
 	reload bool
 	// The log's state changed. Guarded by mu.
 	newState bool
+	// Notes that were made, and those that the loop has acted on. Guarded by mu.
+	notes, acted uint64
 	// Guarded by mu; for status pages.
 	stats Stats
 }
@@ -158,8 +162,17 @@ func (s *Shard) Stats() Stats {
 	return stats
 }
 
+// Idle reports whether the shard has acted on all that it was told, and waits for no poll
+// and no report.
+func (s *Shard) Idle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.acted == s.notes && s.inFlight.Load() == 0 && s.waiting.Load() == 0 && !s.reporting.Load()
+}
+
 func (s *Shard) note(f func()) {
 	s.mu.Lock()
+	s.notes++
 	f()
 	s.mu.Unlock()
 	select {
@@ -185,6 +198,8 @@ type loop struct {
 	answers    chan Answer
 	deliveries chan delivery
 	polls      sync.WaitGroup
+	// Notes that were taken in.
+	taken uint64
 	// Of the machines that are polled from here.
 	lines map[string]*line
 	// The machines, or who shares them, have changed since nexts was worked out, which is
@@ -228,6 +243,9 @@ func (s *Shard) Run(ctx context.Context) error {
 		l.inFlight.Store(int64(l.station.core.inFlight))
 		l.lagNs.Store(l.station.core.LagNs())
 		l.waiting.Store(int64(l.station.outbox.waiting))
+		l.mu.Lock()
+		l.acted = l.taken
+		l.mu.Unlock()
 		next = time.Duration(max(l.station.NextNs()-l.cfg.NowNs(), 0))
 	}
 }
@@ -244,6 +262,7 @@ func (l *loop) carryOut(o Orders) {
 		l.start(errand{p, on})
 	}
 	if req := o.Report; req != nil {
+		l.reporting.Store(true)
 		l.polls.Go(func() {
 			ctx, cancel := context.WithTimeout(l.ctx, ReportTimeout)
 			defer cancel()
@@ -288,7 +307,9 @@ func (l *loop) takeNotes() {
 	l.mu.Lock()
 	notes := Notes{Reload: l.reload, NewState: l.newState, Changed: slices.Sorted(maps.Keys(l.changed))}
 	l.changed, l.reload, l.newState = map[string]bool{}, false, false
+	taken := l.notes
 	l.mu.Unlock()
+	l.taken = taken
 	l.station.TakeNotes(notes)
 	if notes.Reload {
 		l.moved()
@@ -325,6 +346,7 @@ func (l *loop) hangUp(machines ...string) {
 }
 
 func (l *loop) takeDelivery(d delivery) {
+	l.reporting.Store(false)
 	l.meter.reported(d.err)
 	if d.err != nil {
 		l.cfg.Logger.Debug("report to the elected master failed", "err", d.err)
