@@ -286,6 +286,10 @@ func (m *Master) Run(ctx context.Context) error {
 // PollSoon has a machine polled at once, for who knows that it has news.
 func (m *Master) PollSoon(machine string) { m.shard.Changed(machine) }
 
+// PollsAtRest reports whether the link shard has acted on all that it was told, and waits
+// for no machine.
+func (m *Master) PollsAtRest() bool { return m.shard.Idle() }
+
 func (m *Master) schedulerConnected() bool {
 	if m.cfg.Log.State().Ready {
 		return m.followers.Load() > 0

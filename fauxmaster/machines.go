@@ -125,11 +125,15 @@ func (all *machines) add(name string) *pretended {
 	h.Write([]byte(name))
 	m.Machine = pretend.New(pretend.Config{
 		Name: name, Env: m, Witness: m, Rand: rand.New(rand.NewPCG(uint64(all.wallNs), h.Sum64())),
-		Backoff: borglet.DefaultBackoff, Lasts: all.lasts,
+		Backoff: borglet.DefaultBackoff, Lasts: all.lasts, StartNs: stepNs, StopNs: stepNs,
 	})
 	all.byName[name] = m
 	return m
 }
+
+// stepNs is how long each start and each stop takes here. What was ordered at one moment is
+// done within one leap of the world, so that what a session does depends on no chance.
+func stepNs(*rand.Rand) int64 { return int64(50 * time.Millisecond) }
 
 // lasts: services run for ever, and so does batch unless it was said how long it
 // takes.

@@ -127,6 +127,11 @@ func (s *Server) assemble() error {
 		return err
 	}
 	s.log = &pastLog{Log: s.group.Replica(replicaID), world: s.world, wallNs: wallNs}
+	s.log.reports.tell = func(r *borgpb.Reports) {
+		_, _ = s.log.Log.Propose(context.Background(), &borgpb.Op{Principal: asMaster, Op: &borgpb.Op_Reports{Reports: r}})
+	}
+	s.log.idle = func() bool { return s.master.PollsAtRest() }
+	s.log.reports.more = func() bool { return s.world.Speed().Max && !s.machines.told() }
 	s.log.Subscribe(s.log)
 	s.machines = newMachines(s.world, c, h.GetCellName(), s.cfg.BatchLasts, func(name string) { s.master.PollSoon(name) })
 	// An authority of its own: what it certifies is worth nothing to the real
@@ -145,7 +150,7 @@ func (s *Server) assemble() error {
 	if err != nil {
 		return err
 	}
-	follow := process.Config{Identity: searcher, Build: s.cfg.Build, Search: s.cfg.Search, Logger: s.cfg.Logger}
+	follow := process.Config{Identity: searcher, Build: s.cfg.Build, Search: s.cfg.Search, Logger: s.cfg.Logger, Settled: s.log.settledAt.Store}
 	var sockets []string
 	if s.pages != nil {
 		follow.Pages, follow.Notice = filepath.Join(s.cfg.Dir, "scheduler-pages.sock"), s.notice
@@ -256,6 +261,7 @@ func (s *Server) Run(ctx context.Context) error {
 	cancel()
 	s.grpc.Stop()
 	running.Wait()
+	s.log.reports.close()
 	s.grpc = nil
 	return errors.Join(err, served, shown, s.Close())
 }

@@ -228,7 +228,7 @@ func (d *planned) change() []*borgpb.Op {
 	case 2:
 		return []*borgpb.Op{plan.Submit("ann", "new", d.job(), nil)}
 	}
-	return plan.RemoveMachines(by.Select(d.cell))
+	return plan.RemoveMachines(d.cell, by.Select(d.cell))
 }
 
 // whatIf compares where every task is.

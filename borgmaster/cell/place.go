@@ -269,6 +269,12 @@ func failedConstraint(cs []*borgpb.Constraint, m *Machine) *borgpb.Constraint {
 // Holds tells whether a constraint, hard or soft, holds on a machine.
 func Holds(k *borgpb.Constraint, m *Machine) bool {
 	v, ok := m.Attribute(k.Key)
+	return Meets(k, v, ok)
+}
+
+// Meets reports whether the value of an attribute, which is there if ok, meets a
+// constraint.
+func Meets(k *borgpb.Constraint, v string, ok bool) bool {
 	switch k.Relation {
 	case borgpb.Relation_RELATION_EQUAL:
 		return ok && v == k.Value

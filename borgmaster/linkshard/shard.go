@@ -94,6 +94,8 @@ type Shard struct {
 	meter *meter
 	// What the core says of its polls, as of the last turn of the loop.
 	inFlight, lagNs, waiting, intervalNs, lateNs atomic.Int64
+	// A report is under way.
+	reporting atomic.Bool
 	// Machines for which this replica is next; nil: it is not known yet.
 	nexts atomic.Pointer[[]string]
 
@@ -105,6 +107,8 @@ type Shard struct {
 	reload bool
 	// The log's state changed. Guarded by mu.
 	newState bool
+	// Notes that were made, and those that the loop has acted on. Guarded by mu.
+	notes, acted uint64
 	// Guarded by mu; for status pages.
 	stats Stats
 }
@@ -169,8 +173,17 @@ func (s *Shard) Stats() Stats {
 	return stats
 }
 
+// Idle reports whether the shard has acted on all that it was told, and waits for no poll
+// and no report.
+func (s *Shard) Idle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.acted == s.notes && s.inFlight.Load() == 0 && s.waiting.Load() == 0 && !s.reporting.Load()
+}
+
 func (s *Shard) note(f func()) {
 	s.mu.Lock()
+	s.notes++
 	f()
 	s.mu.Unlock()
 	select {
@@ -196,6 +209,8 @@ type loop struct {
 	answers    chan Answer
 	deliveries chan delivery
 	polls      sync.WaitGroup
+	// Notes that were taken in.
+	taken uint64
 	// Of the machines that are polled from here.
 	lines map[string]*line
 	// The machines, or who shares them, have changed since nexts was worked out, which is
@@ -249,6 +264,9 @@ func (s *Shard) Run(ctx context.Context) error {
 		l.intervalNs.Store(l.station.core.pace.stretched(l.station.core.cfg.PeriodNs))
 		l.lateNs.Store(l.station.core.LateNs(l.cfg.NowNs()))
 		l.waiting.Store(int64(l.station.outbox.waiting))
+		l.mu.Lock()
+		l.acted = l.taken
+		l.mu.Unlock()
 		next = time.Duration(max(l.station.NextNs()-l.cfg.NowNs(), 0))
 	}
 }
@@ -265,6 +283,7 @@ func (l *loop) carryOut(o Orders) {
 		l.start(errand{p, on})
 	}
 	if req := o.Report; req != nil {
+		l.reporting.Store(true)
 		ctx, cancel := context.WithTimeout(l.ctx, time.Duration(o.ReportNs))
 		l.giveUp = cancel
 		l.polls.Go(func() {
@@ -310,7 +329,9 @@ func (l *loop) takeNotes() {
 	l.mu.Lock()
 	notes := Notes{Reload: l.reload, NewState: l.newState, Changed: slices.Sorted(maps.Keys(l.changed))}
 	l.changed, l.reload, l.newState = map[string]bool{}, false, false
+	taken := l.notes
 	l.mu.Unlock()
+	l.taken = taken
 	elected, term := l.station.state.Elected, l.station.state.Term
 	l.station.TakeNotes(notes)
 	if s := l.station.state; s.Elected != elected || s.Term != term {
@@ -352,6 +373,7 @@ func (l *loop) hangUp(machines ...string) {
 }
 
 func (l *loop) takeDelivery(d delivery) {
+	l.reporting.Store(false)
 	l.meter.reported(d.err)
 	if d.err != nil {
 		l.cfg.Logger.Debug("report to the elected master failed", "err", d.err)

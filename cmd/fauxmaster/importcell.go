@@ -58,7 +58,7 @@ func importCommand() *ucli.Command {
 				Flags: flags(), Action: importCSV,
 			},
 			{
-				Name: "kubernetes", Usage: "from kubectl get nodes,pods,poddisruptionbudgets,priorityclasses -A -o json", ArgsUsage: "FILE...",
+				Name: "kubernetes", Usage: "from kubectl get nodes,pods,deployments,statefulsets,daemonsets,jobs,pdb,priorityclasses,pv,pvc -A -o json", ArgsUsage: "FILE...",
 				Flags: flags(
 					&ucli.StringFlag{Name: "rack-label", Usage: "`LABEL` of nodes that names the rack"},
 					&ucli.StringFlag{Name: "power-label", Value: "topology.kubernetes.io/zone", Usage: "`LABEL` of nodes that names the power domain"}),
@@ -128,7 +128,7 @@ func importCSV(ctx *ucli.Context) error {
 func importKubernetes(ctx *ucli.Context) error {
 	if ctx.NArg() == 0 {
 		return cli.Errorf(cli.Usage, "want what kubectl wrote").
-			Hint("kubectl get nodes,pods,poddisruptionbudgets,priorityclasses -A -o json > cluster.json\nfauxmaster import kubernetes cluster.json -o cluster.ckpt")
+			Hint("kubectl get nodes,pods,deployments,statefulsets,daemonsets,jobs,pdb,priorityclasses,pv,pvc -A -o json > cluster.json\nfauxmaster import kubernetes cluster.json -o cluster.ckpt")
 	}
 	return importWith(ctx, "kubernetes", func() (*trace.Cell, error) {
 		return trace.LoadKubernetes(trace.KubernetesLabels{Rack: ctx.String("rack-label"), Power: ctx.String("power-label")}, ctx.Args().Slice()...)
@@ -240,6 +240,9 @@ func madeTable(w io.Writer, path string, m *plan.Made) error {
 	}
 	if m.Crowded > 0 {
 		c.row("crowded", fmt.Sprintf("%s had more tasks in one failure domain than allowed; the limit was raised to what was there", numberOf(m.Crowded, "job")))
+	}
+	if m.Unsuited > 0 {
+		c.row("unsuited", fmt.Sprintf("%s on machines that do not meet their constraints; they stay until they end or move", numberOf(m.Unsuited, "task")))
 	}
 	if m.Unknown > 0 {
 		c.row("unknown", fmt.Sprintf("%s left out: nobody says what they asked for", numberOf(m.Unknown, "task")))

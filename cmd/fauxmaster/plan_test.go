@@ -235,8 +235,8 @@ func TestImportIsSound(t *testing.T) {
 	ckpt := filepath.Join(t.TempDir(), "k.ckpt")
 	out := mustRun(t, "import", "kubernetes", writeFile(t, "dump.json", dump), "-o", ckpt)
 	for _, want := range []string{
-		"1 with 1 cpu, 1 GiB", "2 tasks; asked for are 3 cpu", "1 machine by CPU", "1 task ran on machines that are not listed",
-		"not where it ran  1: constraint", "not mapped",
+		"1 with 1 cpu, 1 GiB", "3 tasks; asked for are 3 cpu", "1 machine by CPU", "1 task ran on machines that are not listed",
+		"1 task on machines that do not meet their constraints", "not mapped",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing in:\n%s", want, out)
@@ -247,7 +247,7 @@ func TestImportIsSound(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := p.Cell.Machine("n1")
-	if m.Capacity().CPUMilli != 1000 || len(m.Taints()) != 1 || m.NumCopies() != 2 {
+	if m.Capacity().CPUMilli != 1000 || len(m.Taints()) != 1 || m.NumCopies() != 3 {
 		t.Errorf("%v with taints %v and %d copies", m.Capacity(), m.Taints(), m.NumCopies())
 	}
 	if j := p.Cell.Job(cell.JobKey{User: "x", Name: "a"}); j == nil || len(j.Task(0).Current().Devices()) != 2 {

@@ -70,7 +70,7 @@ func readChange(ctx *ucli.Context, c *cell.Cell) (ch plan.Change, err error) {
 	}{
 		{"remove-machines", func(text string) ([]*borgpb.Op, error) {
 			ms, err := selectMachines(c, "--remove-machines", text)
-			return plan.RemoveMachines(ms), err
+			return plan.RemoveMachines(c, ms), err
 		}},
 		{"drain", func(text string) ([]*borgpb.Op, error) {
 			ms, err := selectMachines(c, "--drain", text)

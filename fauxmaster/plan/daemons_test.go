@@ -40,7 +40,7 @@ func TestDaemonsComeAndGo(t *testing.T) {
 		t.Fatalf("%+v, %v; want three daemons that run", made, err)
 	}
 	ms := []*cell.Machine{c.Machine("n2")}
-	for name, ops := range map[string][]*borgpb.Op{"remove": plan.RemoveMachines(ms), "drain": plan.DrainMachines(ms)} {
+	for name, ops := range map[string][]*borgpb.Op{"remove": plan.RemoveMachines(c, ms), "drain": plan.DrainMachines(ms)} {
 		e, err := plan.WhatIf(c, search, plan.Change{Ops: ops})
 		if err != nil || len(e.Tasks) != 1 || e.Tasks[0].Fate != plan.Ended {
 			t.Errorf("%s: %+v, %v; want the daemon to end with its machine", name, e, err)
@@ -87,7 +87,7 @@ func TestWhatIfRestsFirst(t *testing.T) {
 	l := newLive(t, cell.New("c", 1))
 	l.must(addMachine("m0", 4000, 8<<30, nil))
 	l.must(submit("waits", job(1, 200, 3000, 1<<30)))
-	e, err := plan.WhatIf(l.cell, search, plan.Change{Ops: plan.RemoveMachines([]*cell.Machine{l.cell.Machine("m0")})})
+	e, err := plan.WhatIf(l.cell, search, plan.Change{Ops: plan.RemoveMachines(l.cell, []*cell.Machine{l.cell.Machine("m0")})})
 	if err != nil || e.Rested.Placed != 1 || e.Before.Running != 1 || len(e.Tasks) != 1 || e.Tasks[0].Fate != plan.Displaced || e.Tasks[0].From != "m0" {
 		t.Errorf("%+v, %v; want the task placed first, and displaced from m0", e, err)
 	}

@@ -32,8 +32,11 @@ type Made struct {
 	// Crowded jobs had more tasks in one failure domain than they allow; the limit
 	// was raised to what was there.
 	Crowded int `json:"crowdedJobs"`
-	// Misplaced tasks ran where the cell would not have let them run: they wait
-	// now. By the cell's words.
+	// Unsuited tasks and allocs ran on machines that do not meet their constraints. They
+	// stay there until they end or move.
+	Unsuited int `json:"unsuited"`
+	// Misplaced tasks could not be placed where they ran: they wait now. By the cell's
+	// words.
 	Misplaced map[string]int `json:"misplaced,omitempty"`
 	// Refused machines and jobs are not in the cell. By the cell's words.
 	Refused map[string]int `json:"refused,omitempty"`
@@ -76,14 +79,20 @@ func Make(id string, wallNs int64, from *trace.Cell, reserved scheduler.Reserved
 	m := &maker{Model: model, from: from, made: &Made{
 		Misplaced: make(map[string]int), Refused: make(map[string]int), Notes: maps.Clone(from.Notes), Unknown: from.Unknown,
 	}, load: make(map[string]cell.Resources), real: make(map[string]*borgpb.Resources), taints: make(map[string][]*borgpb.Taint), given: make(map[string]map[string][]int64)}
+	if m.made.Notes == nil {
+		m.made.Notes = make(map[string]int)
+	}
 	first := &borgpb.Entry{CellTimeNs: 1, WallTimeNs: wallNs, Ops: [][]byte{
 		marshal(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: cell.BuildFormat}}}),
 		marshal(cell.WholeState()),
 	}}
 	c.Apply(1, 1, marshal(first))
+	// Constraints of others are broken while they are placed; no daemon may leave meanwhile.
+	slices.SortStableFunc(from.Jobs, func(a, b trace.Job) int { return cmp.Compare(isDaemon(&a), isDaemon(&b)) })
 	m.settleStrangers()
 	m.addMachines()
 	m.loosen()
+	m.freeDaemons()
 	m.addSets()
 	m.addJobs()
 	m.obey()
@@ -226,8 +235,12 @@ func (m *maker) loosen() {
 			powers[o.Name] = v
 		}
 	}
-	raise := func(machines []string, perMachine, perRack, perPower *uint32) {
-		raised := false
+	attributes := make(map[string]map[string]string)
+	for _, o := range m.from.Machines {
+		attributes[o.Name] = o.Spec.GetAttributes()
+	}
+	raise := func(machines []string, perMachine, perRack, perPower *uint32, most map[string]uint32) {
+		raised := raiseMost(machines, attributes, most)
 		for _, d := range []struct {
 			most *uint32
 			of   func(string) string
@@ -255,10 +268,10 @@ func (m *maker) loosen() {
 		}
 	}
 	for _, s := range m.from.AllocSets {
-		raise(s.Machines, &s.Spec.MaxPerMachine, &s.Spec.MaxPerRack, &s.Spec.MaxPerPower)
+		raise(s.Machines, &s.Spec.MaxPerMachine, &s.Spec.MaxPerRack, &s.Spec.MaxPerPower, s.Spec.MaxPer)
 	}
 	for _, j := range m.from.Jobs {
-		raise(j.Machines, &j.Spec.MaxPerMachine, &j.Spec.MaxPerRack, &j.Spec.MaxPerPower)
+		raise(j.Machines, &j.Spec.MaxPerMachine, &j.Spec.MaxPerRack, &j.Spec.MaxPerPower, j.Spec.MaxPer)
 	}
 }
 
@@ -267,6 +280,10 @@ type placer struct {
 	*maker
 	batch []*borgpb.Assignment
 	bytes int
+	// Assignments that the cell refused.
+	refused int
+	// Left for the end.
+	unsuited []unsuited
 }
 
 func (p *placer) place(a *borgpb.Assignment) {
@@ -287,6 +304,7 @@ func (p *placer) flush() {
 	for _, why := range r.GetItems() {
 		if why.GetKind() != borgpb.RefusalKind_REFUSAL_KIND_UNSPECIFIED {
 			p.made.Misplaced[misplacedWords(why)]++
+			p.refused++
 		}
 	}
 	p.batch, p.bytes = nil, 0
@@ -306,11 +324,11 @@ func (m *maker) addSets() {
 		}
 		for index, name := range s.Machines {
 			if name != "" {
-				p.place(&borgpb.Assignment{Uid: results[i].GetUid(), Index: uint32(index), Machine: name})
+				p.placeAnyhow(&borgpb.Assignment{Uid: results[i].GetUid(), Index: uint32(index), Machine: name}, s.Spec.Constraints)
 			}
 		}
 	}
-	p.flush()
+	p.finish()
 }
 
 // addJobs submits the jobs and places their tasks.
@@ -339,14 +357,16 @@ func (m *maker) addJobs() {
 				}
 				a.Index = seat
 			}
+			a.Devices = m.grant(name, request(j.Spec, index))
 			if j.Allocs != nil {
 				a.Machine, a.Alloc = "", j.Allocs[index]
+				p.place(a)
+				continue
 			}
-			a.Devices = m.grant(name, request(j.Spec, index))
-			p.place(a)
+			p.placeAnyhow(a, constraints(j.Spec, index))
 		}
 	}
-	p.flush()
+	p.finish()
 }
 
 // seat is the task that a daemon job has on a machine.

@@ -172,7 +172,7 @@ func (d *drawn) change(t *testing.T) []*borgpb.Op {
 		spec.Tasks = uint32(1 + r.IntN(40))
 		return []*borgpb.Op{plan.Submit("ann", "new", spec, nil)}
 	}
-	return plan.RemoveMachines(by(rack))
+	return plan.RemoveMachines(d.cell, by(rack))
 }
 
 // TestWhatIf says what would happen, and then does it.

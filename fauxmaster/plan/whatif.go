@@ -322,10 +322,10 @@ func (s Selector) Select(c *cell.Cell) (all []*cell.Machine) {
 }
 
 // RemoveMachines takes machines out of the cell, with all that runs there and all that
-// is in volumes there.
-func RemoveMachines(ms []*cell.Machine) (ops []*borgpb.Op) {
+// is in volumes there, also those that come there while the cell comes to rest.
+func RemoveMachines(c *cell.Cell, ms []*cell.Machine) (ops []*borgpb.Op) {
 	for _, m := range ms {
-		ops = append(ops, &borgpb.Op{Op: &borgpb.Op_RemoveMachine{RemoveMachine: &borgpb.RemoveMachine{Name: m.Name(), Force: true, GiveUpVolumes: m.NumVolumes() > 0}}})
+		ops = append(ops, &borgpb.Op{Op: &borgpb.Op_RemoveMachine{RemoveMachine: &borgpb.RemoveMachine{Name: m.Name(), Force: true, GiveUpVolumes: c.Format() >= cell.FormatVolumes}}})
 	}
 	return ops
 }

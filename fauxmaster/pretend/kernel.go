@@ -178,7 +178,7 @@ func (k *kernel) terminate(id borglet.ID) error {
 		return fmt.Errorf("copy %s does not run", id)
 	}
 	if !p.deaf {
-		k.m.cfg.Env.After(between(k.m.cfg.Rand, millisecond, 200*millisecond), func() { k.end(p, &borgpb.Exit{Signal: 15}) })
+		k.m.cfg.Env.After(k.m.cfg.StopNs(k.m.cfg.Rand), func() { k.end(p, &borgpb.Exit{Signal: 15}) })
 	}
 	return nil
 }

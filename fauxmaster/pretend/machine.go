@@ -77,6 +77,8 @@ type Config struct {
 	// StartNs draws how long it takes from the start of a shim until its process
 	// runs; nil: 5 to 80 ms.
 	StartNs func(*rand.Rand) int64
+	// StopNs draws how long a process takes to end after SIGTERM; nil: 1 to 200 ms.
+	StopNs func(*rand.Rand) int64
 	// Mishaps is chance of its own for what goes wrong at the start and at the end of a
 	// run; nil: nothing does.
 	Mishaps *rand.Rand
@@ -126,6 +128,9 @@ type disk struct {
 func New(cfg Config) *Machine {
 	if cfg.StartNs == nil {
 		cfg.StartNs = func(r *rand.Rand) int64 { return between(r, 5*millisecond, 80*millisecond) }
+	}
+	if cfg.StopNs == nil {
+		cfg.StopNs = func(r *rand.Rand) int64 { return between(r, millisecond, 200*millisecond) }
 	}
 	m := &Machine{cfg: cfg}
 	m.disk.specs, m.disk.intent = map[borglet.ID]*borgrpc.Desired{}, map[borglet.ID]borglet.Record{}

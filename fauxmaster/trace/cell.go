@@ -29,6 +29,11 @@ type Cell struct {
 	// LastNs is when the recording of them ended, since the moment of the cell; zero:
 	// there is none.
 	LastNs int64
+	// demands are the attributes that stand for what constraints cannot say, by words;
+	// empty: all machines meet it.
+	demands map[string]string
+	// asked are the attributes that some task asks for.
+	asked map[string]bool
 }
 
 // Recorded tells whether the cell says what came afterwards.

@@ -1,6 +1,8 @@
 package trace
 
 import (
+	"slices"
+
 	"google.golang.org/protobuf/proto"
 
 	"borg/proto/borgpb"
@@ -8,13 +10,19 @@ import (
 
 // daemon makes a daemon job of the pods of a DaemonSet, or of the allocations of a
 // system job: one task on each machine that matches. All of them ask for what the
-// largest asks for. What ran somewhere goes on there: constraints and taints that would
-// keep it from such a machine do not bind it.
+// largest asks for. What ran somewhere goes on there: taints that would keep it from such a
+// machine do not bind it.
 func (c *Cell) daemon(user, name string, spec *borgpb.JobSpec, pods []kubeTask) Job {
 	j := Job{User: user, Name: name, Spec: spec}
 	spec.Kind, spec.Tasks, spec.Overrides = borgpb.JobKind_JOB_KIND_DAEMON, 0, nil
 	spec.MaxPerMachine, spec.MaxPerRack, spec.MaxPerPower = 0, 0, 0
-	spec.Task = proto.CloneOf(pods[0].spec)
+	spec.Task, spec.MaxPer, spec.DisruptionBudget = proto.CloneOf(pods[0].spec), nil, nil
+	spec.Task.Tolerations = slices.DeleteFunc(spec.Task.Tolerations, func(t *borgpb.Toleration) bool {
+		if t.ForgivenessNs > 0 {
+			c.note("tolerations for a time of daemons, which tolerate for good or not at all")
+		}
+		return t.ForgivenessNs > 0
+	})
 	most := spec.Task.Resources
 	for i := range pods {
 		if !proto.Equal(pods[i].spec.Resources, pods[0].spec.Resources) {

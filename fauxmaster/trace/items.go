@@ -204,6 +204,12 @@ func label(theirs string) string {
 // attributes adds what an attribute may be, first what somebody asks for, and notes
 // what finds no room.
 func (c *Cell) attributes(to, from map[string]string, asked map[string]bool) {
+	if c.asked == nil {
+		c.asked = make(map[string]bool)
+		for key := range asked {
+			c.asked[attributeKey(key)] = true
+		}
+	}
 	keys := sortedKeys(from)
 	slices.SortStableFunc(keys, func(a, b string) int {
 		switch {

@@ -19,12 +19,7 @@ type kubeOwner struct{ namespace, kind, name string }
 // owner finds the workload behind a pod: of a ReplicaSet that bears the hash of a
 // template, the Deployment.
 func (p *kubePod) owner() kubeOwner {
-	o := kubeOwner{p.Meta.Namespace, "Pod", p.Meta.Name}
-	for _, ref := range p.Meta.Owners {
-		if ref.Controller == nil || *ref.Controller || len(p.Meta.Owners) == 1 {
-			o.kind, o.name = ref.Kind, ref.Name
-		}
-	}
+	o := p.controller()
 	hash := p.Meta.Labels["pod-template-hash"]
 	if base, ok := strings.CutSuffix(o.name, "-"+hash); o.kind == "ReplicaSet" && hash != "" && ok && base != "" {
 		o.kind, o.name = "Deployment", base
@@ -32,40 +27,28 @@ func (p *kubePod) owner() kubeOwner {
 	return o
 }
 
+// ended reports whether a pod takes no room any more, or is about to give it back.
+func (p *kubePod) ended() bool {
+	return p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed" || p.Meta.Deleted != ""
+}
+
+// kubeGroup is the pods that become one job, if one job can have them all.
+type kubeGroup struct {
+	owner    kubeOwner
+	priority int32
+	never    bool
+	batch    bool
+	pods     []kubeTask
+}
+
 // jobs makes jobs of the pods that live, by owner and priority. Pods of one owner
 // that need different things are tasks with overrides.
 func (k *Kubernetes) jobs(machines *names) error {
-	type group struct {
-		owner    kubeOwner
-		priority int32
-		never    bool
-		pods     []kubeTask
+	groups, err := k.groups(machines)
+	if err != nil {
+		return err
 	}
-	groups := make(map[string]*group)
-	values := k.valuesInNodes()
-	priorities := k.priorities()
-	for i := range k.pods {
-		p := &k.pods[i]
-		t, err := k.task(p, values)
-		if err != nil {
-			return fmt.Errorf("pod %s of %s: %w", brief(p.Meta.Name), brief(p.Meta.Namespace), err)
-		}
-		if p.Spec.Node != "" {
-			t.machine = machines.name(p.Spec.Node)
-		}
-		o, priority := p.owner(), priorities[k.priority(p)]
-		never := p.Spec.Preemption == "Never"
-		key := fmt.Sprintf("%s\x00%s\x00%s\x00%03d\x00%v", o.namespace, o.name, o.kind, priority, never)
-		if o.kind == "DaemonSet" {
-			// Two jobs would be two daemons on each machine.
-			key = fmt.Sprintf("%s\x00%s\x00%s", o.namespace, o.name, o.kind)
-		}
-		if groups[key] == nil {
-			groups[key] = &group{owner: o, priority: priority, never: never}
-		}
-		groups[key].priority = max(groups[key].priority, priority)
-		groups[key].pods = append(groups[key].pods, t)
-	}
+	budgets := k.bindBudgets(groups)
 	users, jobs := newNames(), make(map[string]*names)
 	for _, key := range sortedKeys(groups) {
 		g := groups[key]
@@ -75,28 +58,92 @@ func (k *Kubernetes) jobs(machines *names) error {
 		}
 		// Two owners of one name get two names.
 		name := jobs[user].another(g.owner.name)
-		spec := &borgpb.JobSpec{Kind: borgpb.JobKind_JOB_KIND_SERVICE, Priority: g.priority}
-		if g.owner.kind == "Job" {
+		spec := &borgpb.JobSpec{Kind: borgpb.JobKind_JOB_KIND_SERVICE, Priority: g.priority, DisruptionBudget: budgets[g]}
+		if g.batch {
 			spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
 		}
 		if g.never {
 			spec.Preempt = borgpb.Preempt_PREEMPT_NEVER
 		}
+		if g.owner.kind == "Pod" || g.owner.kind == "Node" {
+			// Nobody makes it again.
+			spec.OnLost = borgpb.OnLost_ON_LOST_DEAD
+		}
 		if g.owner.kind == "DaemonSet" {
 			k.cell.Jobs = append(k.cell.Jobs, k.cell.daemon(user, name, spec, g.pods))
 			continue
 		}
-		k.cell.Jobs = append(k.cell.Jobs, k.split(user, name, jobs[user], spec, g.pods)...)
+		all := k.split(user, name, jobs[user], spec, g.pods)
+		if len(all) > 1 && spec.DisruptionBudget != nil {
+			k.cell.note("disruption budgets of workloads that become several jobs: each has it")
+		}
+		k.cell.Jobs = append(k.cell.Jobs, all...)
 	}
 	return nil
+}
+
+// groups puts pods together.
+func (k *Kubernetes) groups(machines *names) (map[string]*kubeGroup, error) {
+	groups := make(map[string]*kubeGroup)
+	values := k.valuesInNodes()
+	priorities := k.priorities()
+	at := make(map[string]*Machine, len(k.cell.Machines))
+	for i := range k.cell.Machines {
+		at[k.cell.Machines[i].Name] = &k.cell.Machines[i]
+	}
+	for i := range k.pods {
+		p := &k.pods[i]
+		if p.ended() {
+			k.cell.note(map[bool]string{false: "pods that have ended", true: "pods that are being deleted: they take no room"}[p.Meta.Deleted != ""])
+			continue
+		}
+		t, err := k.task(p, values)
+		if err != nil {
+			return nil, fmt.Errorf("pod %s of %s: %w", brief(p.Meta.Name), brief(p.Meta.Namespace), err)
+		}
+		o := p.owner()
+		if p.Spec.Node != "" {
+			t.machine = machines.name(p.Spec.Node)
+			if m := at[t.machine]; m != nil && o.kind != "DaemonSet" {
+				k.letRun(t.spec, m)
+			}
+		}
+		words, err := proto.MarshalOptions{Deterministic: true}.Marshal(t.spec)
+		if err != nil {
+			return nil, err
+		}
+		t.alike, t.pod = string(words), p
+		priority, never, batch := priorities[k.priority(p)], k.preemption(p) == "Never", p.batch()
+		key := fmt.Sprintf("%s\x00%s\x00%s\x00%03d\x00%v", o.namespace, o.name, o.kind, priority, never)
+		if o.kind == "DaemonSet" {
+			// Two jobs would be two daemons on each machine.
+			key = fmt.Sprintf("%s\x00%s\x00%s", o.namespace, o.name, o.kind)
+		}
+		if groups[key] == nil {
+			groups[key] = &kubeGroup{owner: o, priority: priority, never: never, batch: batch}
+		}
+		groups[key].priority = max(groups[key].priority, priority)
+		groups[key].pods = append(groups[key].pods, t)
+	}
+	return groups, nil
+}
+
+// batch reports whether a pod is one that ends: that of a Job, or one that nobody owns and
+// that is not started again.
+func (p *kubePod) batch() bool {
+	kind := p.owner().kind
+	return kind == "Job" || kind == "Pod" && (p.Spec.Restart == "Never" || p.Spec.Restart == "OnFailure")
 }
 
 // kubeTask is a pod as a task.
 type kubeTask struct {
 	spec    *borgpb.TaskSpec
 	machine string
-	// apart: no two of its kind on one machine, or in one power domain.
-	perMachine, perPower bool
+	pod     *kubePod
+	// No two of its kind on one machine, in one rack or power domain, or where one of
+	// these attributes is the same.
+	perMachine, perRack, perPower bool
+	perValue                      []string
 	// alike is the same for pods that need the same.
 	alike string
 }
@@ -124,16 +171,20 @@ func (k *Kubernetes) split(user, name string, used *names, spec *borgpb.JobSpec,
 			if p.perMachine {
 				j.Spec.MaxPerMachine = 1
 			}
+			if p.perRack {
+				j.Spec.MaxPerRack = 1
+			}
 			if p.perPower {
 				j.Spec.MaxPerPower = 1
 			}
+			k.perValue(j.Spec, p.perValue)
 			switch {
 			case p.alike == first.alike:
 			case p.alike == pods[n-1].alike:
 				j.Spec.Overrides[len(j.Spec.Overrides)-1].Last = uint32(n)
 			default:
 				j.Spec.Overrides = append(j.Spec.Overrides, &borgpb.TaskOverride{First: uint32(n), Last: uint32(n), Spec: &borgpb.TaskSpec{
-					Resources: p.spec.Resources, Constraints: p.spec.Constraints, Tolerations: p.spec.Tolerations,
+					Resources: p.spec.Resources, Constraints: p.spec.Constraints, Tolerations: p.spec.Tolerations, MaxRuntimeNs: p.spec.MaxRuntimeNs,
 				}})
 			}
 			j.Machines = append(j.Machines, p.machine)
@@ -149,16 +200,35 @@ func (k *Kubernetes) split(user, name string, used *names, spec *borgpb.JobSpec,
 // covers tells whether an override can make the one task of the other: an empty
 // list in it would change nothing.
 func covers(base, o *borgpb.TaskSpec) bool {
-	return (len(base.Constraints) == 0 || len(o.Constraints) > 0) && (len(base.Tolerations) == 0 || len(o.Tolerations) > 0)
+	return (len(base.Constraints) == 0 || len(o.Constraints) > 0) && (len(base.Tolerations) == 0 || len(o.Tolerations) > 0) &&
+		(base.MaxRuntimeNs == 0 || o.MaxRuntimeNs > 0)
+}
+
+// perValue limits a job to one task per value of attributes.
+func (k *Kubernetes) perValue(spec *borgpb.JobSpec, keys []string) {
+	for _, key := range keys {
+		if spec.MaxPer[key] == 0 && len(spec.MaxPer) == maxPerValue {
+			k.cell.note("pods that must not be beside their own kind in a domain that a job cannot name")
+			continue
+		}
+		if spec.MaxPer == nil {
+			spec.MaxPer = make(map[string]uint32)
+		}
+		spec.MaxPer[key] = 1
+	}
 }
 
 // priority is that of a pod; admission writes it into the pod from its class.
 func (k *Kubernetes) priority(p *kubePod) int64 {
-	switch {
+	switch class := p.Spec.Class; {
 	case p.Spec.Priority != nil:
 		return *p.Spec.Priority
-	case p.Spec.Class != "":
-		return k.classes[p.Spec.Class].Value
+	case class == "system-node-critical":
+		return systemNode
+	case class == "system-cluster-critical":
+		return systemCluster
+	case class != "":
+		return k.classes[class].Value
 	}
 	for _, c := range k.classes {
 		if c.Default {
@@ -166,6 +236,17 @@ func (k *Kubernetes) priority(p *kubePod) int64 {
 		}
 	}
 	return 0
+}
+
+// preemption is what a pod may do to others; admission writes it, too.
+func (k *Kubernetes) preemption(p *kubePod) string {
+	if p.Spec.Preemption != "" || p.Spec.Class == "" {
+		return p.Spec.Preemption
+	}
+	if _, known := k.classes[p.Spec.Class]; !known && p.Spec.Priority == nil && !strings.HasPrefix(p.Spec.Class, "system-") {
+		k.cell.note("pods of a priority class that is not there: priority 0")
+	}
+	return k.classes[p.Spec.Class].Preemption
 }
 
 // Priorities of Kubernetes from which on they are the system's.
@@ -216,344 +297,53 @@ func (k *Kubernetes) task(p *kubePod, values map[string][]string) (kubeTask, err
 	for _, key := range sortedKeys(p.Spec.Selector) {
 		k.constrain(t.spec, kubeExpression{key, "In", []string{p.Spec.Selector[key]}}, false, values)
 	}
-	k.affinity(p, &t, values)
-	if p.owner().kind == "DaemonSet" {
-		// The controller ties each pod to its node by name; here the seat does.
-		t.spec.Constraints = slices.DeleteFunc(t.spec.Constraints, func(c *borgpb.Constraint) bool { return c.Key == nodeAttribute })
+	if o := p.owner(); o.kind == "Node" {
+		// It is in a file of its node, and runs there or nowhere.
+		k.constrain(t.spec, kubeExpression{nodeAttribute, "In", []string{cmp.Or(p.Spec.Node, o.name)}}, false, values)
 	}
+	k.affinity(p, &t, values)
+	k.place(p, t.spec)
 	for _, o := range p.Spec.Tolerations {
 		k.tolerate(t.spec, o)
+	}
+	if s := p.Spec.Deadline; s != nil && *s > 0 {
+		if p.batch() {
+			t.spec.MaxRuntimeNs = min(*s, maxRuntimeSeconds) * 1e9
+		} else {
+			k.cell.note("pods that end after activeDeadlineSeconds, and are no batch")
+		}
 	}
 	spec := &p.Spec
 	for _, n := range []struct {
 		is    bool
 		words string
 	}{
-		{len(spec.TopologySpread) > 0, "pods with topology spread constraints"},
+		{slices.ContainsFunc(spec.TopologySpread, func(c struct {
+			Unsatisfiable string `json:"whenUnsatisfiable"`
+		}) bool {
+			return c.Unsatisfiable != "ScheduleAnyway"
+		}), "pods with topology spread constraints that bind: a job is spread, and by no rule"},
 		{len(spec.Gates) > 0, "pods behind a scheduling gate: here they may be placed"},
 		{spec.Scheduler != "" && spec.Scheduler != "default-scheduler", "pods of another scheduler: ours places them"},
-		{slices.ContainsFunc(spec.Containers, func(c kubeContainer) bool {
-			return slices.ContainsFunc(c.Ports, func(port struct {
-				Host int64 `json:"hostPort"`
-			}) bool {
-				return port.Host != 0
-			})
-		}), "pods with ports of the host"},
 	} {
 		if n.is {
 			k.cell.note(n.words)
 		}
 	}
-	for _, v := range spec.Volumes {
-		if v.Claim != nil {
-			k.cell.note("claims of volumes: where these can be is not looked at")
-		}
+	if p.hasHostPort() {
+		t.perMachine = p.owner().kind != "Node"
+		k.cell.note("pods with ports of the host: here only those of one job are kept off each other's machines")
 	}
-	words, err := proto.MarshalOptions{Deterministic: true}.Marshal(t.spec)
-	if err != nil {
-		return t, err
-	}
-	t.alike = string(words)
 	return t, nil
 }
 
-// request is what Kubernetes sets aside for a pod: the sum of the containers, at
-// least the largest that runs before them, and what the pod itself takes.
-func (k *Kubernetes) request(p *kubePod) (*borgpb.Resources, error) {
-	sum := make(map[string]*[2]int64)
-	at := func(name string) *[2]int64 {
-		if sum[name] == nil {
-			sum[name] = new([2]int64)
-		}
-		return sum[name]
-	}
-	add := func(c *kubeContainer) error {
-		for name, text := range withDefaults(c) {
-			n, err := scaledQuantity(name, text)
-			if err != nil {
-				return err
-			}
-			at(name)[0] += n
-		}
-		return nil
-	}
-	if len(p.Spec.Containers) == 0 {
-		k.cell.note("pods that do not say their containers: they ask for nothing")
-	}
-	beyond, nothing := false, true
-	for i := range p.Spec.Containers {
-		c := &p.Spec.Containers[i]
-		if err := add(c); err != nil {
-			return nil, err
-		}
-		nothing = nothing && len(withDefaults(c)) == 0
-		for name, limit := range c.Resources.Limits {
-			beyond = beyond || c.Resources.Requests[name] != "" && c.Resources.Requests[name] != limit
-		}
-	}
-	for i := range p.Spec.Init {
-		c := &p.Spec.Init[i]
-		if c.Restart == "Always" {
-			// It runs beside the others.
-			if err := add(c); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		for name, text := range withDefaults(c) {
-			n, err := scaledQuantity(name, text)
-			if err != nil {
-				return nil, err
-			}
-			at(name)[1] = max(at(name)[1], n)
-		}
-	}
-	if beyond {
-		k.cell.note("pods whose limits are above their requests: they are placed by requests, as Kubernetes does")
-	}
-	if nothing && len(p.Spec.Containers) > 0 {
-		k.cell.note("pods that ask for nothing")
-	}
-	total := &borgpb.Resources{}
-	for _, name := range sortedKeys(sum) {
-		n := max(sum[name][0], sum[name][1])
-		if text := p.Spec.Overhead[name]; text != "" {
-			over, err := scaledQuantity(name, text)
-			if err != nil {
-				return nil, err
-			}
-			n += over
-		}
-		switch {
-		case n == 0:
-		case name == "cpu":
-			total.CpuMilli = n
-		case name == "memory":
-			total.MemBytes = n
-		case name == "ephemeral-storage":
-			total.DiskBytes = n
-		case strings.Contains(name, "/") && n <= maxOpenbGPUs:
-			if total.Devices == nil {
-				total.Devices = make(map[string]int64)
-			}
-			total.Devices[deviceName(name)] += n
-		default:
-			k.cell.note("requests of " + brief(name))
-		}
-	}
-	return total, nil
-}
+// maxRuntimeSeconds is how long a task of ours may be given at most.
+const maxRuntimeSeconds = 366 * 24 * 3600
 
-// withDefaults are the requests of a container; where there is only a limit, that
-// is the request.
-func withDefaults(c *kubeContainer) map[string]string {
-	all := maps.Clone(c.Resources.Limits)
-	if all == nil {
-		all = make(map[string]string)
+// hasHostPort reports whether a pod has a port of its machine.
+func (p *kubePod) hasHostPort() bool {
+	is := func(c kubeContainer) bool {
+		return slices.ContainsFunc(c.Ports, func(port kubePort) bool { return port.Host != 0 })
 	}
-	maps.Copy(all, c.Resources.Requests)
-	return all
+	return slices.ContainsFunc(p.Spec.Containers, is) || slices.ContainsFunc(p.Spec.Init, is)
 }
-
-func scaledQuantity(name, text string) (int64, error) {
-	scale := int64(1)
-	if name == "cpu" {
-		scale = 1000
-	}
-	n, err := quantity(text, scale, true)
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", name, err)
-	}
-	return n, nil
-}
-
-// valuesInNodes are the values that each label has on some node.
-func (k *Kubernetes) valuesInNodes() map[string][]string {
-	all := make(map[string][]string)
-	for i := range k.nodes {
-		n := &k.nodes[i]
-		for key, v := range n.Meta.Labels {
-			if !slices.Contains(all[key], v) {
-				all[key] = append(all[key], v)
-			}
-		}
-		all[nodeAttribute] = append(all[nodeAttribute], n.Meta.Name)
-	}
-	for _, vs := range all {
-		slices.Sort(vs)
-	}
-	return all
-}
-
-// asks notes the labels of nodes that the pod names.
-func (p *kubePod) asks(labels map[string]bool) {
-	for key := range p.Spec.Selector {
-		labels[key] = true
-	}
-	if p.Spec.Affinity == nil || p.Spec.Affinity.Node == nil {
-		return
-	}
-	n := p.Spec.Affinity.Node
-	terms := make([]kubeTerm, 0, 1)
-	if n.Required != nil {
-		terms = append(terms, n.Required.Terms...)
-	}
-	for _, o := range n.Preferred {
-		terms = append(terms, o.Term)
-	}
-	for _, t := range terms {
-		for _, e := range t.Expressions {
-			labels[e.Key] = true
-		}
-	}
-}
-
-// affinity maps what a pod wants of nodes, and which pods it shuns.
-func (k *Kubernetes) affinity(p *kubePod, t *kubeTask, values map[string][]string) {
-	a := p.Spec.Affinity
-	if a == nil {
-		return
-	}
-	if n := a.Node; n != nil {
-		switch {
-		case n.Required == nil:
-		case len(n.Required.Terms) == 1:
-			for _, e := range n.Required.Terms[0].all() {
-				k.constrain(t.spec, e, false, values)
-			}
-		case len(n.Required.Terms) > 1:
-			k.cell.note("pods whose node affinity has alternatives: they may be placed anywhere")
-		}
-		for _, o := range n.Preferred {
-			for _, e := range o.Term.all() {
-				k.constrain(t.spec, e, true, values)
-			}
-		}
-	}
-	if a.Pod != nil && len(a.Pod.Required)+len(a.Pod.Preferred) > 0 {
-		k.cell.note("pods with affinity to others")
-	}
-	if a.AntiPod == nil {
-		return
-	}
-	if len(a.AntiPod.Preferred) > 0 {
-		k.cell.note("pods that would rather not be beside others: a job is spread anyhow")
-	}
-	for _, term := range a.AntiPod.Required {
-		own := term.matches(p.Meta.Labels)
-		switch {
-		case own && term.Topology == "kubernetes.io/hostname":
-			t.perMachine = true
-		case own && term.Topology == k.labels.Power && term.Topology != "":
-			t.perPower = true
-		default:
-			k.cell.note("pods that must not be beside others, but for their own kind on a machine or in a power domain")
-		}
-	}
-}
-
-// all are the expressions of a term. The only field there is is the node's name.
-func (t *kubeTerm) all() []kubeExpression {
-	all := slices.Clone(t.Expressions)
-	for _, e := range t.Fields {
-		if e.Key == "metadata.name" {
-			e.Key = nodeAttribute
-		}
-		all = append(all, e)
-	}
-	return all
-}
-
-// matches tells whether labels meet the selector, as far as it says plainly.
-func (t *kubePodTerm) matches(labels map[string]string) bool {
-	for key, v := range t.Selector.Labels {
-		if labels[key] != v {
-			return false
-		}
-	}
-	for _, e := range t.Selector.Expressions {
-		if e.Operator != "In" || !slices.Contains(e.Values, labels[e.Key]) {
-			return false
-		}
-	}
-	return len(t.Selector.Labels)+len(t.Selector.Expressions) > 0
-}
-
-// constrain adds what an expression says. Any of some values is none of the
-// others that there are.
-func (k *Kubernetes) constrain(spec *borgpb.TaskSpec, e kubeExpression, soft bool, values map[string][]string) {
-	var ks []*borgpb.Constraint
-	add := func(r borgpb.Relation, v string) {
-		ks = append(ks, &borgpb.Constraint{Key: attributeKey(e.Key), Relation: r, Value: v, Soft: soft})
-	}
-	switch e.Operator {
-	case "In":
-		if len(e.Values) == 1 {
-			add(borgpb.Relation_RELATION_EQUAL, e.Values[0])
-			break
-		}
-		add(borgpb.Relation_RELATION_PRESENT, "")
-		for _, v := range values[e.Key] {
-			if !slices.Contains(e.Values, v) {
-				add(borgpb.Relation_RELATION_NOT_EQUAL, v)
-			}
-		}
-	case "NotIn":
-		for _, v := range e.Values {
-			add(borgpb.Relation_RELATION_NOT_EQUAL, v)
-		}
-	case "Exists":
-		add(borgpb.Relation_RELATION_PRESENT, "")
-	case "DoesNotExist":
-		add(borgpb.Relation_RELATION_NOT_PRESENT, "")
-	case "Gt", "Lt":
-		if len(e.Values) == 1 {
-			add(map[string]borgpb.Relation{"Gt": borgpb.Relation_RELATION_GREATER_THAN, "Lt": borgpb.Relation_RELATION_LESS_THAN}[e.Operator], e.Values[0])
-		}
-	}
-	switch {
-	case len(ks) == 0 || len(spec.Constraints)+len(ks) > maxConstraints2011:
-		k.cell.note("expressions about nodes that take too many constraints, or are unknown")
-	default:
-		spec.Constraints = append(spec.Constraints, ks...)
-	}
-}
-
-func (k *Kubernetes) tolerate(spec *borgpb.TaskSpec, o kubeToleration) {
-	switch {
-	case o.Key == "" && o.Operator == "Exists":
-		// All of them: those that nodes have.
-		for i := range k.nodes {
-			for _, t := range k.nodes[i].Spec.Taints {
-				k.tolerate(spec, kubeToleration{Key: t.Key, Operator: "Exists", Effect: o.Effect})
-			}
-			if k.nodes[i].Spec.Unschedulable {
-				k.tolerate(spec, kubeToleration{Key: cordonTaint, Operator: "Exists"})
-			}
-		}
-	case len(o.Key) > maxKeyBytes || len(o.Value) > maxValueBytes || o.Key == "":
-		k.cell.note("tolerations that are longer than ours may be, or say nothing")
-	case len(spec.Tolerations) >= maxTolerations:
-		k.cell.note("tolerations beyond 32 of one pod")
-	default:
-		t := &borgpb.Toleration{Key: o.Key}
-		if o.Operator != "Exists" {
-			t.Value = o.Value
-		}
-		if o.Seconds != nil && o.Effect == "NoExecute" {
-			t.ForgivenessNs = min(*o.Seconds, 24*3600) * 1e9
-		}
-		for _, have := range spec.Tolerations {
-			if have.Key == t.Key && have.Value == t.Value {
-				// One that forgives for good is the stronger.
-				if t.ForgivenessNs == 0 {
-					have.ForgivenessNs = 0
-				}
-				return
-			}
-		}
-		spec.Tolerations = append(spec.Tolerations, t)
-	}
-}
-
-const maxTolerations = 32

@@ -22,137 +22,29 @@ type Kubernetes struct {
 	// asked are the labels of nodes that some pod names; nodes have more than a machine
 	// may.
 	asked map[string]bool
-	cell  *Cell
-	kept  ledger
+	// devices are the names of what pods ask for; gpus those of GPUs, in nodes too.
+	devices, gpus map[string]bool
+	workloads     []kubeWorkload
+	budgets       []kubeBudget
+	// claims and disks of volumes by name, and the pods that name each claim.
+	claims    map[kubeName]*kubeClaim
+	disks     map[string]*kubeDisk
+	claimants map[kubeName]int
+	// running are the nodes on which pods run.
+	running map[string]bool
+	// shunned are the workloads that the terms of anti-affinity match.
+	shunned map[string]map[kubeOwner]bool
+	cell    *Cell
+	kept    ledger
 }
+
+// kubeName is the name of an object in a namespace.
+type kubeName struct{ namespace, name string }
 
 // KubernetesLabels are the labels of nodes that name failure domains.
 type KubernetesLabels struct{ Rack, Power string }
 
-type kubeMeta struct {
-	Name      string            `json:"name"`
-	Namespace string            `json:"namespace"`
-	Labels    map[string]string `json:"labels"`
-	Owners    []struct {
-		Kind       string `json:"kind"`
-		Name       string `json:"name"`
-		Controller *bool  `json:"controller"`
-	} `json:"ownerReferences"`
-}
-
-type kubeNode struct {
-	Meta kubeMeta `json:"metadata"`
-	Spec struct {
-		Unschedulable bool        `json:"unschedulable"`
-		Taints        []kubeTaint `json:"taints"`
-	} `json:"spec"`
-	Status struct {
-		Allocatable map[string]string `json:"allocatable"`
-		Capacity    map[string]string `json:"capacity"`
-		Conditions  []struct {
-			Type   string `json:"type"`
-			Status string `json:"status"`
-		} `json:"conditions"`
-	} `json:"status"`
-}
-
-type kubeTaint struct {
-	Key    string `json:"key"`
-	Value  string `json:"value"`
-	Effect string `json:"effect"`
-}
-
-type kubeClass struct {
-	Meta       kubeMeta `json:"metadata"`
-	Value      int64    `json:"value"`
-	Default    bool     `json:"globalDefault"`
-	Preemption string   `json:"preemptionPolicy"`
-}
-
-type kubePod struct {
-	Meta kubeMeta `json:"metadata"`
-	Spec struct {
-		Node           string            `json:"nodeName"`
-		Containers     []kubeContainer   `json:"containers"`
-		Init           []kubeContainer   `json:"initContainers"`
-		Overhead       map[string]string `json:"overhead"`
-		Selector       map[string]string `json:"nodeSelector"`
-		Priority       *int64            `json:"priority"`
-		Class          string            `json:"priorityClassName"`
-		Preemption     string            `json:"preemptionPolicy"`
-		Scheduler      string            `json:"schedulerName"`
-		Tolerations    []kubeToleration  `json:"tolerations"`
-		Affinity       *kubeAffinity     `json:"affinity"`
-		TopologySpread []json.RawMessage `json:"topologySpreadConstraints"`
-		Gates          []json.RawMessage `json:"schedulingGates"`
-		Volumes        []struct {
-			Claim *json.RawMessage `json:"persistentVolumeClaim"`
-		} `json:"volumes"`
-	} `json:"spec"`
-	Status struct {
-		Phase string `json:"phase"`
-	} `json:"status"`
-}
-
-type kubeContainer struct {
-	Restart   string `json:"restartPolicy"`
-	Resources struct {
-		Requests map[string]string `json:"requests"`
-		Limits   map[string]string `json:"limits"`
-	} `json:"resources"`
-	Ports []struct {
-		Host int64 `json:"hostPort"`
-	} `json:"ports"`
-}
-
-type kubeToleration struct {
-	Key      string `json:"key"`
-	Operator string `json:"operator"`
-	Value    string `json:"value"`
-	Effect   string `json:"effect"`
-	Seconds  *int64 `json:"tolerationSeconds"`
-}
-
-type kubeTerm struct {
-	Expressions []kubeExpression `json:"matchExpressions"`
-	Fields      []kubeExpression `json:"matchFields"`
-}
-
-type kubeExpression struct {
-	Key      string   `json:"key"`
-	Operator string   `json:"operator"`
-	Values   []string `json:"values"`
-}
-
-type kubePodTerm struct {
-	Selector struct {
-		Labels      map[string]string `json:"matchLabels"`
-		Expressions []kubeExpression  `json:"matchExpressions"`
-	} `json:"labelSelector"`
-	Topology string `json:"topologyKey"`
-}
-
-type kubeAffinity struct {
-	Node *struct {
-		Required *struct {
-			Terms []kubeTerm `json:"nodeSelectorTerms"`
-		} `json:"requiredDuringSchedulingIgnoredDuringExecution"`
-		Preferred []struct {
-			Term kubeTerm `json:"preference"`
-		} `json:"preferredDuringSchedulingIgnoredDuringExecution"`
-	} `json:"nodeAffinity"`
-	Pod *struct {
-		Required  []kubePodTerm     `json:"requiredDuringSchedulingIgnoredDuringExecution"`
-		Preferred []json.RawMessage `json:"preferredDuringSchedulingIgnoredDuringExecution"`
-	} `json:"podAffinity"`
-	AntiPod *struct {
-		Required  []kubePodTerm     `json:"requiredDuringSchedulingIgnoredDuringExecution"`
-		Preferred []json.RawMessage `json:"preferredDuringSchedulingIgnoredDuringExecution"`
-	} `json:"podAntiAffinity"`
-}
-
-// LoadKubernetes reads what `kubectl get nodes,pods,poddisruptionbudgets,
-// priorityclasses -A -o json` wrote, in one file or several.
+// LoadKubernetes reads what `kubectl get nodes,pods,… -A -o json` wrote, in one file or several.
 func LoadKubernetes(labels KubernetesLabels, files ...string) (*Cell, error) {
 	k := NewKubernetes(labels)
 	for _, file := range files {
@@ -165,7 +57,11 @@ func LoadKubernetes(labels KubernetesLabels, files ...string) (*Cell, error) {
 
 // NewKubernetes makes an empty cluster.
 func NewKubernetes(labels KubernetesLabels) *Kubernetes {
-	return &Kubernetes{labels: labels, classes: make(map[string]kubeClass), asked: make(map[string]bool), cell: &Cell{}}
+	return &Kubernetes{
+		labels: labels, classes: make(map[string]kubeClass), asked: make(map[string]bool), devices: make(map[string]bool), gpus: make(map[string]bool),
+		claims: make(map[kubeName]*kubeClaim), disks: make(map[string]*kubeDisk), claimants: make(map[kubeName]int),
+		running: make(map[string]bool), shunned: make(map[string]map[kubeOwner]bool), cell: &Cell{},
+	}
 }
 
 // Read reads one file. Lists that kubectl did not mix do not say the kind of each
@@ -185,50 +81,93 @@ func (k *Kubernetes) Read(file string, in io.Reader) error {
 		if json.Unmarshal(raw, &is) != nil {
 			return fmt.Errorf("%s is no object of Kubernetes", brief(string(raw)))
 		}
+		kind := is.Kind
 		switch {
-		case is.Kind == "Node" || is.Kind == "" && is.Status.Allocatable != nil:
-			var n kubeNode
-			if err := json.Unmarshal(raw, &n); err != nil {
-				return fmt.Errorf("a node: %w", err)
-			}
-			nodeSpec.count(k.cell, fieldOf(raw, "spec"))
-			nodeStatus.count(k.cell, fieldOf(raw, "status"))
-			if err := k.kept.item(&n); err != nil {
-				return fmt.Errorf("node %s: %w", brief(n.Meta.Name), err)
-			}
-			k.nodes = append(k.nodes, n)
-		case is.Kind == "Pod" || is.Kind == "" && is.Spec.Containers != nil:
-			var p kubePod
-			if err := json.Unmarshal(raw, &p); err != nil {
-				return fmt.Errorf("a pod: %w", err)
-			}
-			if p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed" {
-				k.cell.note("pods that have ended")
-				break
-			}
-			podSpec.count(k.cell, fieldOf(raw, "spec"))
-			if err := k.kept.item(&p); err != nil {
-				return fmt.Errorf("pod %s of %s: %w", brief(p.Meta.Name), brief(p.Meta.Namespace), err)
-			}
-			k.pods = append(k.pods, p)
-		case is.Kind == "PriorityClass":
-			var c kubeClass
-			if err := json.Unmarshal(raw, &c); err != nil {
-				return fmt.Errorf("a priority class: %w", err)
-			}
-			if err := k.kept.item(&c); err != nil {
-				return fmt.Errorf("priority class %s: %w", brief(c.Meta.Name), err)
-			}
-			k.classes[c.Meta.Name] = c
-		case is.Kind == "PodDisruptionBudget":
-			k.cell.note("disruption budgets, which select pods by label: say disruption_budget in the job file")
-		case is.Kind == "":
-			k.cell.note("items that say neither what they are nor what they have: is that the output of kubectl get pods?")
-		default:
-			k.cell.note("objects of kind " + brief(is.Kind))
+		case kind == "" && is.Status.Allocatable != nil:
+			kind = "Node"
+		case kind == "" && is.Spec.Containers != nil:
+			kind = "Pod"
 		}
+		if read := k.readers()[kind]; read != nil {
+			if err := read(raw); err != nil {
+				return fmt.Errorf("a %s: %w", kind, err)
+			}
+			return nil
+		}
+		if kind == "" {
+			k.cell.note("items that say neither what they are nor what they have: is that the output of kubectl get pods?")
+			return nil
+		}
+		k.cell.note("objects of kind " + brief(kind))
 		return nil
 	})
+}
+
+// readers read one object of a kind.
+func (k *Kubernetes) readers() map[string]func(raw json.RawMessage) error {
+	all := map[string]func(raw json.RawMessage) error{
+		"Node": func(raw json.RawMessage) error {
+			countObject(k.cell, raw, &nodeSpec, &nodeStatus)
+			return keep(k, raw, func(n *kubeNode) { k.nodes = append(k.nodes, *n) })
+		},
+		"Pod": func(raw json.RawMessage) error {
+			return keep(k, raw, func(p *kubePod) {
+				if !p.ended() {
+					countObject(k.cell, raw, &podSpec, &podStatus)
+				}
+				k.pods = append(k.pods, *p)
+			})
+		},
+		"PriorityClass": func(raw json.RawMessage) error {
+			return keep(k, raw, func(c *kubeClass) { k.classes[c.Meta.Name] = *c })
+		},
+		"PodDisruptionBudget": func(raw json.RawMessage) error {
+			countObject(k.cell, raw, &budgetSpec)
+			return keep(k, raw, func(b *kubeBudget) { k.budgets = append(k.budgets, *b) })
+		},
+		"PersistentVolumeClaim": func(raw json.RawMessage) error {
+			countObject(k.cell, raw, &claimSpec)
+			return keep(k, raw, func(c *kubeClaim) { k.claims[kubeName{c.Meta.Namespace, c.Meta.Name}] = c })
+		},
+		"PersistentVolume": func(raw json.RawMessage) error {
+			countObject(k.cell, raw, &diskSpec)
+			return keep(k, raw, func(d *kubeDisk) { k.disks[d.Meta.Name] = d })
+		},
+		"CronJob": func(raw json.RawMessage) error {
+			countObject(k.cell, raw, &cronJobSpec)
+			return nil
+		},
+	}
+	for kind, spec := range workloadSpecs {
+		all[kind] = func(raw json.RawMessage) error {
+			countObject(k.cell, raw, spec)
+			return keep(k, raw, func(w *kubeWorkload) {
+				w.Kind = kind
+				k.workloads = append(k.workloads, *w)
+			})
+		}
+	}
+	return all
+}
+
+// keep decodes an object, charges what it takes, and hands it on.
+func keep[T any](k *Kubernetes, raw json.RawMessage, to func(*T)) error {
+	o := new(T)
+	if err := json.Unmarshal(raw, o); err != nil {
+		return err
+	}
+	if err := k.kept.item(o); err != nil {
+		return err
+	}
+	to(o)
+	return nil
+}
+
+// countObject counts what is lost of an object's spec, and of its status.
+func countObject(c *Cell, raw json.RawMessage, parts ...*object) {
+	for i, part := range parts {
+		part.count(c, fieldOf(raw, []string{"spec", "status"}[i]))
+	}
 }
 
 // fieldOf returns one field of an object; nil if it has none.
@@ -240,20 +179,28 @@ func fieldOf(raw json.RawMessage, name string) json.RawMessage {
 	return has[name]
 }
 
-// The attribute that is a node's own name, and the taint of a cordoned node.
+// The attribute that is a node's own name, the taint of a cordoned node, and those of nodes
+// that are not ready.
 const (
-	nodeAttribute = "node"
-	cordonTaint   = "node.kubernetes.io/unschedulable"
+	nodeAttribute    = "node"
+	cordonTaint      = "node.kubernetes.io/unschedulable"
+	notReadyTaint    = "node.kubernetes.io/not-ready"
+	unreachableTaint = "node.kubernetes.io/unreachable"
 )
 
 // Cell makes the cell.
 func (k *Kubernetes) Cell() (*Cell, error) {
 	if len(k.nodes) == 0 {
-		return nil, fmt.Errorf("there is no node in it: want what kubectl get nodes,pods,poddisruptionbudgets,priorityclasses -A -o json writes")
+		return nil, fmt.Errorf("there is no node in it: want what kubectl get nodes,pods,deployments,statefulsets,daemonsets,jobs,pdb,priorityclasses,pv,pvc -A -o json writes")
 	}
+	k.addMissing()
 	for i := range k.pods {
 		k.pods[i].asks(k.asked)
+		if p := &k.pods[i]; !p.ended() && p.Spec.Node != "" {
+			k.running[p.Spec.Node] = true
+		}
 	}
+	k.findDevices()
 	machines := newNames()
 	slices.SortStableFunc(k.nodes, func(a, b kubeNode) int { return strings.Compare(a.Meta.Name, b.Meta.Name) })
 	for i := range k.nodes {
@@ -275,10 +222,11 @@ func (k *Kubernetes) machine(n *kubeNode, machines *names) (Machine, error) {
 		has = n.Status.Capacity
 		k.cell.note("nodes that do not say what is allocatable: their capacity was taken")
 	}
-	capacity, err := k.amounts(has, false)
+	amounts, err := readQuantities(has, false)
 	if err != nil {
 		return Machine{}, fmt.Errorf("node %s: %w", brief(n.Meta.Name), err)
 	}
+	capacity := k.resources(amounts, "amounts of ")
 	if has["pods"] != "" {
 		k.cell.note("limits of pods per node: a cell has none")
 	}
@@ -311,8 +259,16 @@ func (k *Kubernetes) machine(n *kubeNode, machines *names) (Machine, error) {
 		k.taint(m.Spec, &borgpb.Taint{Key: cordonTaint})
 	}
 	for _, c := range n.Status.Conditions {
-		if c.Type == "Ready" && c.Status != "True" {
+		if c.Type != "Ready" || c.Status == "True" {
+			continue
+		}
+		if !k.running[n.Meta.Name] {
 			m.Down = true
+			continue
+		}
+		k.cell.note("nodes that are not ready, with pods that run: they take nobody new, and what runs there stays")
+		if !slices.ContainsFunc(m.Spec.Taints, func(t *borgpb.Taint) bool { return t.Key == notReadyTaint || t.Key == unreachableTaint }) {
+			k.taint(m.Spec, &borgpb.Taint{Key: notReadyTaint})
 		}
 	}
 	return m, nil
@@ -343,48 +299,6 @@ func (k *Kubernetes) taint(spec *borgpb.MachineSpec, t *borgpb.Taint) {
 		}
 	}
 	spec.Taints = append(spec.Taints, t)
-}
-
-// amounts reads a map of quantities. What is no CPU, memory or disk is a device.
-func (k *Kubernetes) amounts(from map[string]string, asked bool) (*borgpb.Resources, error) {
-	r := &borgpb.Resources{}
-	for _, name := range sortedKeys(from) {
-		scale := int64(1)
-		if name == "cpu" {
-			scale = 1000
-		}
-		n, err := quantity(from[name], scale, asked)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
-		switch {
-		case n == 0:
-		case name == "cpu":
-			r.CpuMilli = n
-		case name == "memory":
-			r.MemBytes = n
-		case name == "ephemeral-storage":
-			r.DiskBytes = n
-		case name == "pods":
-		case strings.Contains(name, "/") && n <= maxOpenbGPUs:
-			if r.Devices == nil {
-				r.Devices = make(map[string]int64)
-			}
-			r.Devices[deviceName(name)] += n
-		default:
-			k.cell.note("amounts of " + brief(name))
-		}
-	}
-	return r, nil
-}
-
-// deviceName makes a name of ours of an extended resource: nvidia.com/gpu is gpu,
-// anything else keeps who makes it.
-func deviceName(theirs string) string {
-	if strings.HasSuffix(theirs, "/gpu") {
-		return gpu
-	}
-	return label(theirs)
 }
 
 // sortedKeys of a map.

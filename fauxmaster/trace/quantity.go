@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/big"
 	"strings"
+
+	"borg/proto/borgpb"
 )
 
 // quantitySuffixes are those of Kubernetes, as powers: of ten below, of two above.
@@ -54,3 +56,24 @@ func quantity(text string, scale int64, up bool) (int64, error) {
 	}
 	return whole.Int64(), nil
 }
+
+// bound keeps amounts below what a cell takes, which is far above what a machine has.
+func (c *Cell) bound(r *borgpb.Resources) {
+	beyond := false
+	within := func(n *int64, most int64) {
+		beyond = beyond || *n < 0 || *n > most
+		*n = min(max(*n, 0), most)
+	}
+	within(&r.CpuMilli, maxOpenbCPUMilli)
+	within(&r.MemBytes, maxQuantity)
+	within(&r.DiskBytes, maxQuantity)
+	for name, n := range r.Devices {
+		within(&n, maxDeviceCount)
+		r.Devices[name] = n
+	}
+	if beyond {
+		c.note("amounts below zero, or above what any machine has: taken as zero, or as the most")
+	}
+}
+
+const maxDeviceCount = 4096

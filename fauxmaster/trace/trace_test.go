@@ -310,7 +310,10 @@ func cellText(c *trace.Cell) string {
 		}
 		for _, more := range []struct{ word, is string }{
 			{"in", s.AllocSet}, {"parent", s.Parent}, {"after", strings.Join(s.StartAfter, " ")}, {"per rack", strings.TrimPrefix(fmt.Sprint(s.MaxPerRack), "0")},
-			{"held back", strings.TrimPrefix(fmt.Sprint(s.BatchQueue), "false")},
+			{"held back", strings.TrimPrefix(fmt.Sprint(s.BatchQueue), "false")}, {"per power", strings.TrimPrefix(fmt.Sprint(s.MaxPerPower), "0")},
+			{"per", strings.TrimPrefix(fmt.Sprint(s.MaxPer), "map[]")}, {"down at most", strings.TrimPrefix(fmt.Sprint(s.DisruptionBudget.GetMaxDown()), "0")},
+			{"when lost", strings.TrimPrefix(s.OnLost.String(), "ON_LOST_UNSPECIFIED")}, {"preempts", strings.TrimPrefix(s.Preempt.String(), "PREEMPT_UNSPECIFIED")},
+			{"runs at most", strings.TrimPrefix(time.Duration(s.Task.MaxRuntimeNs).String(), "0s")},
 		} {
 			if more.is != "" {
 				fmt.Fprintf(&out, "  %s: %s\n", more.word, more.is)
@@ -564,6 +567,15 @@ func FuzzGoogle2019Parquet(f *testing.F) {
 func FuzzForeign(f *testing.F) {
 	f.Add([]byte(`{"items":[{"kind":"Node","metadata":{"name":"n"},"status":{"allocatable":{"cpu":"1","memory":"1Gi"}}},{"kind":"Pod","metadata":{"name":"p","namespace":"x"},"spec":{"nodeName":"n","containers":[{"resources":{"requests":{"cpu":"100m"}}}]}}]}`), []byte("a,b"))
 	f.Add([]byte(`[{"ID":"n","Name":"N","SchedulingEligibility":"eligible","Resources":{"CPU":1}},{"JobID":"j","TaskGroup":"g","NodeID":"n"}]`), []byte("machine,cpu,mem\nm,1,1Gi\n"))
+	// Amounts and counts at their edges.
+	f.Add([]byte(`{"items":[{"kind":"Node","metadata":{"name":"n","labels":{"a":"1"}},"spec":{"taints":[{"key":"t","effect":"NoExecute"}]},"status":{"allocatable":{"cpu":"1","x.y/z":"9"}}},
+{"kind":"Deployment","metadata":{"name":"d"},"spec":{"replicas":-5,"template":{"spec":{"containers":[{}]}}}},{"kind":"StatefulSet","metadata":{"name":"s"},"spec":{"replicas":9223372036854775807}},
+{"kind":"Job","metadata":{"name":"j"},"spec":{"parallelism":3,"completions":-9223372036854775808},"status":{"succeeded":9223372036854775807}},
+{"kind":"PodDisruptionBudget","metadata":{"name":"b"},"spec":{"minAvailable":"200%","selector":{}}},
+{"kind":"Pod","metadata":{"name":"p"},"spec":{"nodeName":"n","restartPolicy":"Never","activeDeadlineSeconds":9223372036854775807,"overhead":{"cpu":"1000000000000"},"containers":[{"resources":{"requests":{"cpu":"1000000000000","memory":"1Pi"}}},{"resources":{"requests":{"memory":"1Pi"}}}],
+"tolerations":[{"key":"t","effect":"NoExecute","tolerationSeconds":-1}],"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{},{}]}},"podAntiAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[{"topologyKey":"a"},{"labelSelector":{},"topologyKey":"a"}]}}}}]}`), []byte("a,b"))
+	f.Add([]byte(`[{"ID":"n","Name":"N","SchedulingEligibility":"eligible","NodeResources":{"Cpu":{"CpuShares":4611686018427387904,"TotalCpuCores":1}}},
+{"ID":"j","TaskGroups":[{"Name":"g","Count":-1,"Constraints":[{"LTarget":"${attr.a}","RTarget":">= x","Operand":"version"},{"LTarget":"","RTarget":"${","Operand":"regexp"}],"Tasks":[{"Resources":{"Cores":9223372036854775807,"CPU":-5,"Devices":[{"Name":"//","Count":-3}]}}]},{"Name":"h","Count":1,"Tasks":[{"Resources":{"Cores":9223372036854775807,"CPU":-5,"MemoryMB":9223372036854775807,"Devices":[{"Name":"a/b/c","Count":-3}]}}]}]}]`), []byte("a,b"))
 	f.Fuzz(func(t *testing.T, data, table []byte) {
 		k, n, o := trace.NewKubernetes(trace.KubernetesLabels{Power: "z"}), trace.NewNomad(), trace.NewTables()
 		for _, read := range []struct {

@@ -40,6 +40,9 @@ type Config struct {
 	// RetryMin and RetryMax bound the pause before a lost master is dialed
 	// again; zero: 50 ms and 2 s.
 	RetryMin, RetryMax time.Duration
+	// Settled is told the index of the copy whenever nothing is left to propose or to wait
+	// for at it; nil: nobody is told. It must not block.
+	Settled func(index uint64)
 	// Logger gets what an operator should see; nil: nothing is logged.
 	Logger *slog.Logger
 }

@@ -169,6 +169,9 @@ func (s *session) run(ctx context.Context) error {
 				continue
 			}
 		}
+		if s.cfg.Settled != nil && s.inFlight == 0 && !s.again && s.resting == nil && !s.planning && s.copy.Index() >= s.planned {
+			s.cfg.Settled(s.copy.Index())
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
