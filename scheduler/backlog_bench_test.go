@@ -51,13 +51,14 @@ func (b *backlog) waiting() (n int) {
 // if all below them give way. One in twenty limits its tasks per rack, two have a constraint.
 func (b *backlog) submit(tb testing.TB, sp *spent, small bool) {
 	r := b.rand
-	priority := []int32{0, 25, 50, 105, 110, 115, 115, 200, 200, 210, 240}[r.IntN(11)]
+	priority := []int32{0, 25, 50, 50, 101, 105, 105, 200, 200, 210, 240}[r.IntN(11)]
 	cpuMilli, memBytes := int64(48_000+50*r.IntN(400)), int64(r.IntN(1<<10)+1)<<26
 	switch {
 	case small:
 		cpuMilli, memBytes = int64(100+50*r.IntN(20)), int64(1+r.IntN(20))<<28
 	case priority >= 120:
-		cpuMilli += 40_000
+		// Most work gives way to production: more than the largest machine has.
+		cpuMilli += 49_000
 	}
 	spec := service(10, priority, cpuMilli, memBytes)
 	if priority < 120 {
