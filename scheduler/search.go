@@ -164,11 +164,12 @@ func fairShare(n, domains int64) int64 {
 }
 
 // start is where the walk for a task begins, before it is taken modulo the
-// places: the same everywhere for the same seed, job, spec version and index.
+// places: the same everywhere for the same seed, name of a job, spec version and index. It
+// goes by the name, as a uid has the log index in it: a plan would begin elsewhere.
 func (f *search) start(w *want, index uint32) uint64 {
 	l := w.line
 	h := f.s.cfg.Seed
-	for _, v := range [...]uint64{l.uid.Epoch, l.uid.Index, uint64(l.uid.N), l.version, uint64(index)} {
+	for _, v := range [...]uint64{hashString(l.key.User), hashString(l.key.Name), l.version, uint64(index)} {
 		h = mix(h ^ v)
 	}
 	return h

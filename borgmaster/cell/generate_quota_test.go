@@ -74,7 +74,7 @@ func (g *generator) stateBudget(user string) *borgpb.SetStateBudget {
 		}
 		if m == measureRequests {
 			// With a handful, most retries would be too old.
-			n = pick(g.r, []int64{0, 200 + int64(g.r.IntN(400))})
+			n = pick(g.r, []int64{0, 0, 1000 + int64(g.r.IntN(1000))})
 		}
 		if g.one(50) {
 			n = measures[m].cell + 1

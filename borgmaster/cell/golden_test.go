@@ -51,7 +51,7 @@ func applyGolden(t *testing.T, look func(*Cell)) *Cell {
 		n := binary.BigEndian.Uint32(data)
 		c.Apply(c.Index()+1, 1+c.Index()/1000, data[4:4+n])
 		data = data[4+n:]
-		if c.Index()%500 == 0 {
+		if c.Index()%100 == 0 {
 			look(c)
 		}
 	}
@@ -71,11 +71,11 @@ func goldenWords(c *Cell) string {
 }
 
 func recordGolden(t *testing.T) {
-	g := generator{testLog: newTestLog(t), r: rand.New(rand.NewPCG(7, 1))}
+	g := generator{testLog: newTestLog(t), r: rand.New(rand.NewPCG(7, 2))}
 	g.c = New("golden", 1)
 	var log bytes.Buffer
 	z := gzip.NewWriter(&log)
-	for i := range 2_500 {
+	for i := range 4_000 {
 		g.cellNs += second / 5
 		g.wallNs += second / 5
 		g.term = 1 + g.c.Index()/1000
@@ -86,7 +86,7 @@ func recordGolden(t *testing.T) {
 		case 1:
 			// The walk seldom has a user make more requests than are remembered.
 			op = marshal(t, &borgpb.Op{Op: &borgpb.Op_SetStateBudget{SetStateBudget: &borgpb.SetStateBudget{
-				User: "u", Amounts: []*borgpb.StateAmount{{Measure: measureRequests, Amount: 600}}}}})
+				User: "u", Amounts: []*borgpb.StateAmount{{Measure: measureRequests, Amount: 800}}}}})
 		}
 		data := marshal(t, &borgpb.Entry{CellTimeNs: g.cellNs, WallTimeNs: g.wallNs, Ops: [][]byte{op}})
 		z.Write(binary.BigEndian.AppendUint32(nil, uint32(len(data))))

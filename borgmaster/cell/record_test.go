@@ -102,7 +102,7 @@ func TestEveryFieldCounts(t *testing.T) {
 		return names
 	}
 	// Where one walk ends there may be none of a kind.
-	for ops := 4000; ops <= 6000 && len(missing()) > 0; ops += 500 {
+	for ops := 4000; ops <= 9000 && len(missing()) > 0; ops += 500 {
 		everyFieldCounts(t, richCell(t, ops), seen)
 	}
 	for _, name := range missing() {
