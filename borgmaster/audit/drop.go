@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -58,9 +59,7 @@ func (j *journal) drop() error {
 	if over == nil {
 		over = tally{}
 	}
-	for s, n := range all.excess(false, j.limits.pool(false)-j.limits.fileBytes/2) {
-		over[s] = n
-	}
+	maps.Copy(over, all.excess(false, j.limits.pool(false)-j.limits.fileBytes/2))
 	for _, group := range j.groups(files, over) {
 		if err := j.replace(group); err != nil {
 			return err

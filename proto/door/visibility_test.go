@@ -416,7 +416,7 @@ func TestVisibilityOfVictims(t *testing.T) {
 // plainText leaves log indices and what prototext varies out of a text.
 func plainText(said string) string {
 	var out []string
-	for _, word := range strings.Fields(said) {
+	for word := range strings.FieldsSeq(said) {
 		if !strings.ContainsAny(word, "0123456789") && strings.IndexFunc(word, func(r rune) bool { return r < ' ' || r > '~' }) < 0 {
 			out = append(out, word)
 		}
