@@ -583,17 +583,25 @@ func (c *Core) start(now int64, eff *Effects) {
 		c.lagNs += (lateNs - c.lagNs) / lagPolls
 		m.inFlight, m.startedNs, m.moved = true, now, false
 		c.inFlight++
-		// Machines that are away are asked more often than others, and say nothing of this
-		// replica, unless there are few others.
-		if m.missed == 0 || c.mine < 2*deafPolls {
-			if c.unanswered++; c.unanswered == 1 {
-				c.askedNs = now
-			}
+		if m.rank != unconnected {
+			c.asked(m)
 		}
 		c.flights = append(c.flights, flight{m, now})
 		eff.Polls = append(eff.Polls, m.name)
 	}
 	c.full = c.queues.isDue(urgent, now) || c.queues.isDue(atRest, now)
+}
+
+// asked counts a poll that is not answered yet. Machines that are away are asked more
+// often than others, and say nothing of this replica, unless there are few others. A poll
+// that needs a handshake counts once it is missed: until then the processor may be short.
+func (c *Core) asked(m *polled) {
+	if m.missed > 0 && c.mine >= 2*deafPolls {
+		return
+	}
+	if c.unanswered++; c.unanswered == 1 {
+		c.askedNs = m.startedNs
+	}
 }
 
 func (c *Core) answered(now int64, e Answered, eff *Effects) {
@@ -607,6 +615,8 @@ func (c *Core) answered(now int64, e Answered, eff *Effects) {
 	if e.Reached {
 		c.heardNs, c.unanswered = now, 0
 		c.pollNs += (now - m.startedNs - c.pollNs) / lagPolls
+	} else if m.rank == unconnected {
+		c.asked(m)
 	}
 	if !m.mine {
 		return
