@@ -45,6 +45,8 @@ func readPage() ([]*block, error) {
 			blocks, in = append(blocks, in), nil
 		case in != nil:
 			in.text += line
+		case strings.HasPrefix(text, "<!-- as: "):
+			// Whose certificate it takes; the page is followed by an admin.
 		case strings.HasPrefix(text, "<!-- "):
 			mark = text
 		case text == "```sh":

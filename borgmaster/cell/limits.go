@@ -260,11 +260,14 @@ func isProd(priority int32) bool { return priority >= productionPriority }
 // within the production band, so that no cascade starts there (paper §2.5).
 func MayPreempt(by, victim int32) bool {
 	inBand := func(p int32) bool { return p >= productionPriority && p < monitoringPriority }
-	if mutant.Planted(mutant.PreemptsItsLike) {
+	if takesItsLike() {
 		return victim <= by
 	}
 	return victim < by && !(inBand(by) && inBand(victim))
 }
+
+// takesItsLike reports whether work takes the place of work of its own priority.
+func takesItsLike() bool { return mutant.Planted(mutant.PreemptsItsLike) }
 
 // checkResources range-checks what is asked for or given.
 func checkResources(r *borgpb.Resources, field string) *borgpb.Refusal {

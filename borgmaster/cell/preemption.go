@@ -82,7 +82,7 @@ func (c *Cell) MayTake(p *Preemptor, user string, priority int32) bool {
 		return false
 	}
 	band := BandOf(p.Priority)
-	if band != BandOf(priority) || !c.preemption.collapse.has(band) || mutant.Planted(mutant.CollapseNotAsked) {
+	if band != BandOf(priority) || !c.collapses(band) {
 		return true
 	}
 	return p.Mode == borgpb.Preempt_PREEMPT_OWN && p.User == user
@@ -95,14 +95,19 @@ func (c *Cell) TakesBelow(p *Preemptor) int32 {
 	switch {
 	case p.Never():
 		return 0
-	case mutant.Planted(mutant.PreemptsItsLike):
+	case takesItsLike():
 		return p.Priority + 1
 	case band == borgpb.Band_BAND_PRODUCTION:
 		return productionPriority
-	case mutant.Planted(mutant.CollapseNotAsked) || p.Mode == borgpb.Preempt_PREEMPT_OWN || !c.preemption.collapse.has(band):
+	case p.Mode == borgpb.Preempt_PREEMPT_OWN || !c.collapses(band):
 		return p.Priority
 	}
 	return lowestOf(band)
+}
+
+// collapses reports whether nobody takes the place of others within a band.
+func (c *Cell) collapses(band borgpb.Band) bool {
+	return c.preemption.collapse.has(band) && !mutant.Planted(mutant.CollapseNotAsked)
 }
 
 // lowestOf is the lowest priority of a band.
