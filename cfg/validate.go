@@ -261,7 +261,7 @@ func (c check) job(j *borgpb.JobSpec) {
 	c.network(j)
 	c.volumes(j)
 	if j.Scheduler != "" {
-		c.bad("scheduler", "leave it out", "the cell has one scheduler, which places every job")
+		c.bad("scheduler", "leave it out", "a job cannot choose its scheduler")
 	}
 	extensions := 0
 	for k, v := range j.Extensions {

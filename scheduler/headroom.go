@@ -87,7 +87,7 @@ func (g *grid) addHeadroom(key headroomKey) *headroom {
 	return h
 }
 
-// recount notes that others may give way on a machine than before.
+// recount marks a machine whose possible victims changed.
 func (g *grid) recount(i int32) {
 	g.evictable[i].known = false
 	g.outdated.set(i, true)

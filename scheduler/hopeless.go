@@ -37,8 +37,8 @@ type hopelessGroup struct {
 // forget drops everything, when headrooms may have grown.
 func (h *hopeless) forget() { clear(h.groups) }
 
-// ruledOut reports whether nothing of w's class can have a place, whoever gives way, since no
-// machine that changed since it found none has the headroom. Then the class is blocked again.
+// ruledOut reports whether no machine that changed since w's class was blocked has the
+// headroom for it. If so, it blocks the class again.
 func (p *pass) ruledOut(w *want) bool {
 	cl, s := w.class, p.s
 	if !cl.blocked || cl.seated || s.dry || s.cfg.NoHeadroom || s.cfg.NoClasses {

@@ -170,8 +170,9 @@ func (c *Cell) findPlace(p *Placement, a *borgpb.Assignment) *borgpb.Refusal {
 	if len(p.Machine.copies) >= maxCopiesOnMachine {
 		return about(p.name(), limit("", "%s holds %d copies", p.Machine.name, len(p.Machine.copies)))
 	}
-	if of, named := p.asksVolumes(); len(named) > 0 {
-		if r := c.checkVolumesOf(of.Job.User, p.Machine, len(named)); r != nil {
+	if more := p.newVolumes(); more > 0 {
+		of, _ := p.asksVolumes()
+		if r := c.checkVolumesOf(of.Job.User, p.Machine, more); r != nil {
 			return about(p.name(), r)
 		}
 	}

@@ -19,8 +19,8 @@ func (p *Copy) wellNs() int64 {
 	return p.few.wellNs
 }
 
-// awaitedNs is the end of the window of a copy, if that is over and nothing was heard
-// from after it; zero: nobody waits for word of the copy.
+// awaitedNs returns the end of the copy's window if it has passed without evidence, and
+// zero otherwise.
 func (c *Cell) awaitedNs(p *Copy) int64 {
 	if p.state != attemptRunning {
 		return 0
@@ -54,7 +54,7 @@ func (c *Cell) Attests(p *Copy, r *borgpb.TaskReport, asOfNs int64) bool {
 // ask has the machine of a task polled soon: its window is over, and word of it is awaited.
 func (c *Cell) ask(t *Task) {
 	if t.cur != nil {
-		// What rests is compared again.
+		// The link shard compares an idle machine again.
 		t.cur.machine.changes++
 		c.asked = append(c.asked, t.cur.machine.name)
 	}

@@ -147,7 +147,7 @@ func (c *Cell) expireDead() {
 	for spare := len(g.queue); len(g.queue) > 0; spare-- {
 		d := g.queue[0]
 		if d.stillThere() {
-			if c.clock.cellNs-d.ns <= deadMemoryNs && g.objects <= maxDeadObjects && g.tasks <= maxDeadTasks {
+			if c.clock.cellNs-d.ns <= deadMemoryNs && g.objects <= maxDeadObjects && g.tasks <= maxDeadTasks && c.stateUse.cell[measureDeadBytes] <= maxDeadBytes {
 				return
 			}
 			if c.followed(d) && spare > 0 {

@@ -17,8 +17,8 @@ type requestsOf struct {
 	forgotten *requestMark
 }
 
-// requestMark is the point up to which requests of a user may have been forgotten early:
-// none that was made then or before is done.
+// requestMark is the time up to which requests of a user may have been forgotten early:
+// requests made then or before are refused as TOO_OLD.
 type requestMark struct {
 	mark
 	user string
@@ -52,7 +52,7 @@ func (q *requests) share(user string) *requestsOf {
 	return of
 }
 
-// drop forgets a request that is the oldest of its user.
+// dropRequest forgets r, which must be the oldest request of its user.
 func (c *Cell) dropRequest(r *request) {
 	q := &c.requests
 	delete(q.byID, r.id)

@@ -7,10 +7,9 @@ import (
 	"borg/proto/borgpb"
 )
 
-// A straggler is a copy of an older version of its job than its task should run, which
-// was out of reach when the update passed: its machine was down. It gets the new version
-// when the machine returns, without anybody's word, and an update waits for no task that
-// waits for a machine that is down.
+// A straggler is a copy that still runs an old version because its machine was down
+// during the update. It gets the new version when the machine returns, and an update does
+// not wait for a task that waits for a machine that is down.
 
 // straggles reports whether a copy that comes back with its machine has to make way for
 // a start with the version that its job has now. One whose update was given up keeps

@@ -22,6 +22,17 @@ func (p *Placement) asksVolumes() (of TaskID, named []*borgpb.Volume) {
 	return TaskID{}, nil
 }
 
+// newVolumes counts the volumes that a placement makes: those of an earlier one are there.
+func (p *Placement) newVolumes() (n int) {
+	of, named := p.asksVolumes()
+	for _, v := range named {
+		if p.Machine.volumeOn(of, v.Name) == nil {
+			n++
+		}
+	}
+	return n
+}
+
 // VolumeSite is what the volumes of a task or alloc say of where it can be placed.
 type VolumeSite struct {
 	// At is the only machine where it can be; nil and Bound: there is none.

@@ -50,7 +50,8 @@ func (v *Volume) keptBytes() int64 {
 }
 
 // checkKept refuses new work with volumes of a user for whom more disk is kept in volumes
-// than his budget. Admins are not asked.
+// than the user's budget, or for all than the cell's total. Admins are exempt from the
+// user's budget, not from the total.
 func (c *Cell) checkKept(user string) *borgpb.Refusal {
 	var used int64
 	if u := c.stateUse.byUser[user]; u != nil {
@@ -70,7 +71,8 @@ func (c *Cell) checkKept(user string) *borgpb.Refusal {
 // checkVolumesOf refuses more volumes than the cell, a machine or a user may have.
 func (c *Cell) checkVolumesOf(user string, m *Machine, more int) *borgpb.Refusal {
 	if c.volumes.list.len()+more > maxVolumes || len(m.volumes)+more > maxVolumesOnMachine {
-		return limit("", "%d volumes are in the cell, %d on %s", c.volumes.list.len(), len(m.volumes), m.name)
+		return limit("", "%d of %d volumes are in the cell, %d of %d on %s; borgcfg volume list shows them, borgcfg volume delete gives some up",
+			c.volumes.list.len(), maxVolumes, len(m.volumes), maxVolumesOnMachine, m.name)
 	}
 	var has int64
 	if u := c.stateUse.byUser[user]; u != nil {

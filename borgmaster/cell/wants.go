@@ -23,7 +23,7 @@ func (c *Cell) checkWants(s *Spec) *borgpb.Refusal {
 		return nil
 	}
 	if s.Proto.Scheduler != "" {
-		return invalid("spec.scheduler", "the cell has one scheduler, which places every job; leave it out")
+		return invalid("spec.scheduler", "a job cannot choose its scheduler; leave it out")
 	}
 	for i, n := range s.needs {
 		field := "spec.task"

@@ -8,7 +8,7 @@
 //
 // Those who answer leave out what the reader may not see, so that pages, counts and
 // errors are as if it did not exist. Then each message goes through Lens.Clean on its way
-// out, whatever it is and whoever made it: Clean puts "another user's" where a text names
+// out, whatever it is and whoever made it: Clean puts "another user's work" where a text names
 // foreign work, and fails if an object is in the message that should have been left out.
 // So a new answer that forgets the first wall is withheld by the second.
 //
