@@ -432,3 +432,16 @@ func TestAmounts(t *testing.T) {
 		}
 	})
 }
+
+// TestQuotaAdviceKeepsTheGrant: what a refusal says to type takes the place of the grant,
+// so it has the rest of that too, and ends no earlier.
+func TestQuotaAdviceKeepsTheGrant(t *testing.T) {
+	l := newTestLog(t)
+	l.do(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: BuildFormat}}})
+	on := true
+	l.do(&borgpb.Op{Op: &borgpb.Op_SetQuotaPolicy{SetQuotaPolicy: &borgpb.SetQuotaPolicy{Enforce: &on}}})
+	l.do(addMachine("m1", 100_000, 1<<40))
+	l.do(&borgpb.Op{Op: &borgpb.Op_SetQuota{SetQuota: &borgpb.SetQuota{
+		User: "u", Band: borgpb.Band_BAND_PRODUCTION, Limit: &borgpb.Resources{CpuMilli: 1_000, MemBytes: 1 << 30}, ExpiresWallNs: l.wallNs + 90*60*second}}})
+	l.short(submitJob(t, "j", service(1, 200, 1_200, 1<<20)), "have an admin raise it: borgcfg quota set u production --cpu 1.2 --mem 1GiB --for 2h")
+}

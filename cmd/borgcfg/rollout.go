@@ -65,7 +65,7 @@ func (s *session) stuckUpdate(name string, u *borgpb.Update) error {
 		if s.wantsBack {
 			return nil
 		}
-		return cli.Errorf(cli.Refused, "%s: the update was rolled back: %s", name, st.GetReason()).Hint("see: borgcfg events %s", name)
+		return cli.Errorf(cli.Refused, "%s: the update was rolled back: %s", name, st.GetReason()).Hint("see: borgcfg events --job %s", name)
 	}
 	return nil
 }

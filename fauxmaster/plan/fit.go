@@ -86,6 +86,9 @@ func Fit(c *cell.Cell, cfg scheduler.Config, q FitQuestion) (*FitAnswer, error) 
 	if err != nil {
 		return nil, err
 	}
+	if err := base.admitAll(q.Jobs); err != nil {
+		return nil, err
+	}
 	f := &fitting{base: base, q: q, tried: make(map[int]*tried)}
 	a := &FitAnswer{Unit: "tasks", Rested: rested}
 	if len(q.Jobs) > 1 || q.Jobs[0].Spec.Gang {
@@ -110,6 +113,27 @@ func Fit(c *cell.Cell, cfg scheduler.Config, q FitQuestion) (*FitAnswer, error) 
 		a.Largest = f.largest()
 	}
 	return a, nil
+}
+
+// admitAll puts quotas and capabilities aside for the owners of some jobs: the question is
+// what there is room for, not who may have it.
+func (m *Model) admitAll(jobs []Wanted) error {
+	var ops []*borgpb.Op
+	if m.cell.QuotasEnforced() {
+		off := false
+		ops = append(ops, &borgpb.Op{Op: &borgpb.Op_SetQuotaPolicy{SetQuotaPolicy: &borgpb.SetQuotaPolicy{Enforce: &off}}})
+	}
+	asked := make(map[string]bool)
+	for _, j := range jobs {
+		if m.cell.NumAdmins() > 0 && !m.cell.Has(j.User, cell.Admin) && !asked[j.User] {
+			asked[j.User] = true
+			ops = append(ops, &borgpb.Op{Op: &borgpb.Op_Grant{Grant: &borgpb.Grant{User: j.User, Capability: string(cell.Admin)}}})
+		}
+	}
+	if len(ops) == 0 {
+		return nil
+	}
+	return m.Must(ops...)
 }
 
 // waiting are the tasks that want a place and have none.

@@ -392,3 +392,23 @@ func TestCompare(t *testing.T) {
 		t.Errorf("%+v, %v; want 10 of batch to give way", s, err)
 	}
 }
+
+// TestFitPutsQuotasAside: where quotas are enforced, an owner without any is told how many
+// tasks there is room for.
+func TestFitPutsQuotasAside(t *testing.T) {
+	l := newLive(t, cell.New("c", 1))
+	l.must(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: cell.BuildFormat}}})
+	on := true
+	l.must(&borgpb.Op{Op: &borgpb.Op_Grant{Grant: &borgpb.Grant{User: "root", Capability: string(cell.Admin)}}})
+	l.must(&borgpb.Op{Op: &borgpb.Op_SetQuotaPolicy{SetQuotaPolicy: &borgpb.SetQuotaPolicy{Enforce: &on}}})
+	l.must(addMachine("m", 10_000, 40<<30, nil))
+	spec := job(1, 200, 3000, 1<<30)
+	spec.Task.Mounts = []*borgpb.Mount{{Source: "/srv", Path: "/srv"}}
+	a, err := plan.Fit(l.cell, search, plan.FitQuestion{Jobs: []plan.Wanted{{User: "ann", Name: "a", Spec: spec}}})
+	if err != nil || a.Count != 3 {
+		t.Errorf("%+v, %v; want 3 tasks", a, err)
+	}
+	if !l.cell.QuotasEnforced() {
+		t.Error("the question changed the cell")
+	}
+}
