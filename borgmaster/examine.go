@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -45,7 +46,11 @@ func (a *masterAPI) Examine(ctx context.Context, _ *borgrpc.ExamineRequest) (*bo
 		if f.Mood == pages.Bad {
 			severity = borgrpc.Severity_SEVERITY_FAULT
 		}
-		resp.Findings = append(resp.Findings, &borgrpc.Finding{Severity: severity, Text: f.Text, Next: f.Next})
+		next := f.Next
+		if section, ok := strings.CutPrefix(next, "below: "); ok {
+			next = "see " + section + " on the status page of replica " + strconv.FormatUint(uint64(a.m.cfg.Replica), 10)
+		}
+		resp.Findings = append(resp.Findings, &borgrpc.Finding{Severity: severity, Text: f.Text, Next: next})
 	}
 	slices.SortStableFunc(resp.Findings, func(a, b *borgrpc.Finding) int { return int(b.Severity) - int(a.Severity) })
 	return resp, nil
@@ -61,7 +66,7 @@ func (l *look) judgePolls(v *pages.Verdict) {
 		if more := l.shard.Missed - len(names); more > 0 {
 			names = append(names, fmt.Sprintf("%d more", more))
 		}
-		v.Found(pages.Warn, "borgcfg machine list -o wide", "Silent: %s.", strings.Join(names, ", "))
+		v.Found(pages.Warn, "start its borglet, or borgcfg machine drain", "Silent: %s.", strings.Join(names, ", "))
 	}
 	if l.shard.Lag >= lateShard {
 		v.Found(pages.Warn, "give the masters more processor, or add a master", "This replica polls its %d machines %s later than they are due.", l.shard.Share, pages.Span(l.shard.Lag).Text)

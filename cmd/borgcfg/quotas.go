@@ -251,7 +251,7 @@ func (s *session) quotas(user string) error {
 	if resp.Enforced {
 		s.progress("quotas are enforced: what passes the quota of its user is refused; priority 0 needs none")
 	} else {
-		s.progress("quotas are not enforced: everything is admitted; borgcfg quota policy --enforce on")
+		s.progress("quotas are not enforced, budgets of the state are; an admin enforces them: borgcfg quota policy --enforce on")
 	}
 	var t table
 	t.head("USER", "BAND", "GRANTED", "USED", "UNTIL", "BY", "REASON")
