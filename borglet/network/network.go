@@ -268,6 +268,9 @@ func (s *Store) Make(key string) (borglet.Network, error) {
 	if n, ok := s.Find(key); ok && isSpace(n.Space) {
 		return n, nil
 	}
+	if s.lacks != nil {
+		return borglet.Network{}, fmt.Errorf("this machine gives tasks no networks of their own: %w", s.lacks)
+	}
 	if err := s.await(); err != nil {
 		return borglet.Network{}, err
 	}

@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 
 // patience bounds each wait for something that must come; it is never a
 // measure. Who wants a test to fail sets the variable, so as not to wait so long.
-var patience = 60 * time.Second
+var patience = 5 * time.Minute
 
 const patienceVariable = "BORGLET_TEST_PATIENCE"
 

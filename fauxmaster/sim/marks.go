@@ -195,7 +195,7 @@ var notRequired = map[string]string{
 	"crash storm":                          "only under an aim",
 	"crashed there again":                  "only under an aim",
 	"listed beside many lists":             "only under an aim",
-	"no machine answers a replica":         "only under an aim: eight of its share at once",
+	"no machine answers a replica":         "only under an aim",
 	"back and not heard":                   "only under an aim",
 	"crowd goes on":                        "only under an aim",
 	"window small beside a crowd":          "only under an aim",

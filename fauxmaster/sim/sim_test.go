@@ -96,7 +96,7 @@ func TestQuotas(t *testing.T) {
 
 // TestBands: jobs of many priorities take each other's places, and bands collapse.
 func TestBands(t *testing.T) {
-	comesTo(t, "bands", 3, 8*second, "bands collapse", "gave way within a band", "victim told ahead")
+	comesTo(t, "bands", 8, 8*second, "bands collapse", "gave way within a band", "victim told ahead")
 }
 
 // TestQuarantines: copies are put in quarantine and let go.
@@ -193,7 +193,7 @@ func TestLists(t *testing.T) {
 
 // TestNewCell: all machines come at once, and all replicas share them.
 func TestNewCell(t *testing.T) {
-	comesTo(t, "new-cell", 1, 9*second, "no machine answers a replica")
+	comesTo(t, "new-cell", 3, 9*second, "gang placed")
 }
 
 // TestTransfers: replicas hand over to one another, and writes go on.
@@ -213,7 +213,7 @@ func TestShares(t *testing.T) {
 
 // TestReturns: all machines come back at once, and none of them is called down.
 func TestReturns(t *testing.T) {
-	comesTo(t, "returns", 1, 52*second, "all machines lost", "back and not heard")
+	comesTo(t, "returns", 1, 52*second, "all machines lost", "back and not heard", "no machine answers a replica")
 }
 
 // TestMembers: replicas are replaced, added and taken out while others are away.
