@@ -77,7 +77,7 @@ func (a *Agent) measureDisk(ctx context.Context, d *diskMeter, ids []ID) (ofCopi
 	m.volumes()
 	if total := a.cfg.Spec.GetCapacity().GetDiskBytes(); known && total > 0 {
 		m.CapacityBytes = total
-		// Volumes give no room back, whoever ends.
+		// Ending a task frees nothing that its volumes hold.
 		m.RoomBytes = max(min(total-m.volumeBytes, sum+free-min(spareDiskBytes, total/sparePart)), 1)
 	}
 	d.done(began, time.Now(), free)

@@ -11,7 +11,7 @@ import (
 
 // TestHoardsAreCut: what a stream takes of the disk behind its end, or again in the part
 // that was given back, is given back, and its copy is told of; what was written stays, and
-// whoever only writes much is left alone.
+// a task that only writes much is left alone.
 func TestHoardsAreCut(t *testing.T) {
 	const keep = 1 << 20
 	const keepSize = 1

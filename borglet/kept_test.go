@@ -174,7 +174,7 @@ func TestKeptOutputIsPerUser(t *testing.T) {
 	if _, dropped := s.kept.state(); dropped != 1 || s.kept.users["bob"].copies != 2 || s.kept.users["mallory"].copies != keptCopiesMax-2 {
 		t.Errorf("%d had to make room; by user %v", dropped, s.kept.users)
 	}
-	// Who has more than others gives way before them, whoever came last.
+	// The user who keeps most gives way first, not the one who came last.
 	s.kept.grow(0, keptBytesMax/2+1)
 	keep("carol", 6000)
 	s.kept.grow(len(s.kept.copies)-1, keptBytesMax/2)

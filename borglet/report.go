@@ -112,8 +112,8 @@ func (t *task) says(state borgpb.AttemptState) says {
 	}
 }
 
-// tell makes the report anew if it says something else: most polls find nothing new. All
-// that a report says in words is told without paths of the machine.
+// tell replaces the report if it changed; most polls find no change. The texts of a report
+// name no paths of the machine.
 func (t *task) tell(now says, host *hostpath.Dirs) {
 	if t.told != nil && t.toldSays == now {
 		return

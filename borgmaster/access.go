@@ -26,7 +26,7 @@ type Gate struct {
 	FirstAdmin string
 	// Tells the numbers of replicas that were taken out; nil: none was.
 	Removed func(replica uint64) bool
-	// Everybody reads everything: the cell is simulated, and whoever calls has its
+	// Every caller reads everything: the cell is simulated, and each caller has its
 	// checkpoint.
 	Open bool
 	// Whom it has believed; for a mutant alone.

@@ -79,7 +79,7 @@ type heldWalk struct {
 	kind int64
 	// root: the borglet may look at everything. Another sees only processes that let it.
 	root bool
-	// counted are the files that were, whoever else has them open.
+	// Files already counted, for any process that has them open.
 	counted map[inode]bool
 	// devices says of those that were asked about whether they are of the file system.
 	devices map[uint64]bool

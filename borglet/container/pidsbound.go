@@ -17,7 +17,8 @@ const processParts = 3
 
 // boundProcesses bounds the processes and threads of all tasks of all borglets of the
 // machine together: each task may have pidsLimit, and many times that is more than the
-// machine has. The cgroup is made anew when the first task comes, and so is the bound.
+// machine has. It is set at each start of a task: the end of
+// the last other task may have removed the cgroup.
 func boundProcesses() error {
 	most, err := mostProcesses("/proc/sys/kernel")
 	if err != nil {

@@ -2,6 +2,7 @@ package cell
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -127,12 +128,17 @@ func (c *Cell) HasStateBudget(user string, m Measure) bool {
 	return user != "" && b != nil && b.amounts[m] != 0
 }
 
+// askedByAdmin reports whether an admin asks for the op at hand, and no task of one.
+func (c *Cell) askedByAdmin() bool {
+	who := c.now.asker
+	return who.GetUser() != "" && who.GetTask() == "" && c.Has(who.User, Admin)
+}
+
 // checkState refuses what makes a user hold more of the state than his budget, or the
 // cell more than its total. priority is that of the object: production may use the
 // reserve of the total. An admin asks nobody's budget, and may use the reserve.
 func (c *Cell) checkState(user string, priority int32, more *StateUse) *borgpb.Refusal {
-	who := c.now.asker
-	isAdmin := who.GetUser() != "" && who.GetTask() == "" && c.Has(who.User, Admin)
+	isAdmin := c.askedByAdmin()
 	var used StateUse
 	if u := c.stateUse.byUser[user]; u != nil {
 		used = *u
@@ -275,7 +281,7 @@ func (c *Cell) checkSetStateBudget(o *borgpb.SetStateBudget) (commit, *borgpb.Re
 			}
 		}
 		slices.Sort(c.graveyard.crowded)
-		for user := range c.requests.of {
+		for _, user := range slices.Sorted(maps.Keys(c.requests.of)) {
 			if o.User == "" || o.User == user {
 				c.thinRequests(user, c.StateBudget(user, measureRequests))
 			}

@@ -61,7 +61,7 @@ func (c *Cell) checkKept(user string) *borgpb.Refusal {
 	if all := c.stateUse.cell[measureKeptDisk]; all > maxKeptDisk && c.format >= FormatVolumesYield {
 		return limit("", "volumes in which nobody works keep %d bytes of disk, and may keep %d; borgcfg volume list shows them, borgcfg volume delete gives some up", all, int64(maxKeptDisk))
 	}
-	if who := c.now.asker; used <= most || c.format < FormatVolumesYield || who.GetUser() != "" && who.GetTask() == "" && c.Has(who.User, Admin) {
+	if used <= most || c.format < FormatVolumesYield || c.askedByAdmin() {
 		return nil
 	}
 	return limit("", "volumes in which nobody works keep %d bytes of disk for user %s, who may have %d so. Give some up (borgcfg volume list, borgcfg volume delete), or have an admin raise it: borgcfg quota state %s %s=%d",
