@@ -164,6 +164,7 @@ func TestRestart(t *testing.T) {
 
 // TestRestartWaits: who ends again and again is started again ever later.
 func TestRestartWaits(t *testing.T) {
+	alongside(t)
 	m := newMachine(t, "process", "--backoff", "4m")
 	id := m.service("/bin/sh", "-c", "exit 5")
 	r := m.until(id, "ended twice", func(r *borgpb.TaskReport) bool {

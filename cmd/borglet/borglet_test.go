@@ -142,6 +142,16 @@ func newMachine(t testing.TB, runtime string, flags ...string) *machine {
 	return m
 }
 
+// alongside lets a test run beside others: it mostly waits, and measures nothing that
+// its neighbours change.
+func alongside(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts a borglet and its tasks: make e2e")
+	}
+	t.Parallel()
+}
+
 // testAuthority is that of the cell that all machines under test are of.
 var testAuthority = sync.OnceValues(func() (*identity.Authority, error) {
 	return identity.NewAuthority("test", time.Now(), rand.Reader)

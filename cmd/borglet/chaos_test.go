@@ -55,6 +55,7 @@ func TestAdoptHundred(t *testing.T) {
 // TestTwoHundredAtOnce: as many tasks are ordered by one poll, and each starts at the
 // first try.
 func TestTwoHundredAtOnce(t *testing.T) {
+	alongside(t)
 	m := newMachine(t, "container")
 	var ids []*borgrpc.CopyID
 	for i := range 200 {
@@ -95,6 +96,7 @@ func privateKiB(t testing.TB, pid int) (kib int) {
 // TestKilledAnywhere kills the borglet, and shims, again and again while they
 // start and stop tasks. Every copy ends up as wanted, and none of them twice.
 func TestKilledAnywhere(t *testing.T) {
+	alongside(t)
 	for _, runtime := range []string{"container", "process"} {
 		t.Run(runtime, func(t *testing.T) {
 			m := newMachine(t, runtime)

@@ -106,6 +106,7 @@ func TestMachinesFetchFromEachOther(t *testing.T) {
 
 // TestKilledWhileFetching: a borglet that is killed in mid-download goes on where it was.
 func TestKilledWhileFetching(t *testing.T) {
+	alongside(t)
 	l := newLayout(t)
 	noise := make([]byte, 2<<20)
 	if _, err := rand.Read(noise); err != nil {

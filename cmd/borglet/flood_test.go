@@ -18,6 +18,7 @@ import (
 // TestDiskFiller: who keeps more on disk than his limit is ended and told so, and
 // his files go; a quiet neighbour does not notice.
 func TestDiskFiller(t *testing.T) {
+	alongside(t)
 	for _, runtime := range []string{"container", "process"} {
 		t.Run(runtime, func(t *testing.T) {
 			m := newMachine(t, runtime)

@@ -16,6 +16,7 @@ import (
 // TestNotice: a task that gets a SIGTERM can read why, and until when it may take; the
 // next run finds nothing of it.
 func TestNotice(t *testing.T) {
+	alongside(t)
 	eachRuntime(t, func(t *testing.T, m *machine) {
 		id := m.want(service, &borgpb.TaskSpec{
 			Args: []string{"/bin/sh", "-c", `
@@ -72,6 +73,7 @@ func (m *machine) passes(what string, ok func() *borgpb.TaskReport) *borgpb.Task
 // network and by a command run in their container; checks go on after the borglet was
 // killed.
 func TestHealth(t *testing.T) {
+	alongside(t)
 	eachRuntime(t, func(t *testing.T, m *machine) {
 		var bad atomic.Bool
 		var refusals atomic.Int32

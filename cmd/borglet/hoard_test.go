@@ -22,7 +22,7 @@ import (
 // a task: it is followed by the name of one of hoards and the directory to work in.
 const hoardArgument = "hoard-for-a-test"
 
-const hoardBytes = 96 << 20
+const hoardBytes = 64 << 20
 
 // hoards are ways to take disk that no sum over the names and lengths of files has.
 var hoards = map[string]func(dir string) error{
@@ -210,43 +210,41 @@ func (m *machine) hoard(how, dir string, spec *borgpb.TaskSpec) *borgrpc.CopyID 
 // other. Whoever keeps more of it than his limit ends and gives it back; so does whoever
 // has it taken for an output that he did not write.
 func TestHoardOnDisk(t *testing.T) {
+	alongside(t)
 	m := newMachine(t, "container", "--log-keep", "4MiB")
 	if m.poll().GetSpec().GetAttributes()["disk_limit"] == "refused" {
 		t.Skip("the file system refuses what would be ended for: TestDiskLimit")
 	}
 	quiet := m.service("sleep", "3600")
 	pid := m.untilState(quiet, running).GetPid()
-	limit := &borgpb.Resources{CpuMilli: 1000, MemBytes: 256 << 20, DiskBytes: 32 << 20}
-	data := func() []*borgpb.Volume { return []*borgpb.Volume{{Name: "data", Path: "/data", DiskBytes: 32 << 20}} }
-	m.keepVolumes = []*borgpb.VolumeName{volume}
+	// All at once: the borglet of a machine that does not fill measures twice a minute.
+	type hoarder struct{ how, dir, want string }
+	var ids []*borgrpc.CopyID
+	var hoarders []hoarder
+	var volumes []*borgpb.VolumeName
 	for _, how := range slices.Sorted(maps.Keys(hoards)) {
-		for _, c := range []struct{ dir, want string }{{"/task", "kept more on disk than its limit"}, {"/data", "its volume data keeps more"}} {
-			output := strings.HasSuffix(how, " its end") || how == "in its hole"
-			if output && c.dir != "/task" {
+		for _, h := range []hoarder{{how, "/task", "kept more on disk than its limit"}, {how, "/data", "its volume data keeps more"}} {
+			if takesOutput(how) && h.dir != "/task" {
 				continue
 			}
-			t.Run(how+" in "+c.dir, func(t *testing.T) {
-				id := m.hoard(how, c.dir, &borgpb.TaskSpec{Resources: limit, Volumes: data()})
-				r := m.untilState(id, failed)
-				if how == "in a second message" {
-					if !strings.Contains(r.GetText(), "could not be measured") || !strings.Contains(r.GetText(), "wait there to be received") {
-						t.Errorf("%v, want ended as what cannot be measured", r)
-					}
-				} else if !strings.Contains(r.GetText(), c.want) && !(output && strings.Contains(r.GetText(), "its output took")) {
-					t.Fatalf("%v, want ended: %s; it said %.500s", r, c.want, m.logOf(id))
-				}
-				m.until(id, "with its output cut back", func(*borgpb.TaskReport) bool { return outputOf(t, m.file(id, "stdout")) <= 2*4<<20 })
-				if how == "far below" && c.dir == "/task" {
-					m.until(id, "without its files", func(*borgpb.TaskReport) bool { return !exists(m.file(id, "task/d")) })
-				}
-			})
-			m.deleteVolumes, m.keepVolumes = []*borgpb.VolumeName{volume}, nil
-			for deadline := time.Now().Add(patience); len(m.poll().GetVolumesGone()) == 0; time.Sleep(20 * time.Millisecond) {
-				if time.Now().After(deadline) {
-					t.Fatal("the volume is not deleted")
-				}
-			}
-			m.deleteVolumes, m.keepVolumes = nil, []*borgpb.VolumeName{volume}
+			hoarders = append(hoarders, h)
+			ids = append(ids, m.hoard(how, h.dir, &borgpb.TaskSpec{
+				Resources: &borgpb.Resources{CpuMilli: 1000, MemBytes: 256 << 20, DiskBytes: 32 << 20},
+				Volumes:   []*borgpb.Volume{{Name: "data", Path: "/data", DiskBytes: 32 << 20}},
+			}))
+			d := m.desired[len(m.desired)-1]
+			d.Job = fmt.Sprintf("hoard-%d", len(ids))
+			volumes = append(volumes, &borgpb.VolumeName{User: d.User, Job: d.Job, Volume: "data"})
+		}
+	}
+	m.keepVolumes = volumes
+	for i, h := range hoarders {
+		t.Run(h.how+" in "+h.dir, func(t *testing.T) { m.hoarderEnds(t, ids[i], h.how, h.dir, h.want) })
+	}
+	m.deleteVolumes, m.keepVolumes = volumes, nil
+	for deadline := time.Now().Add(patience); len(m.poll().GetVolumesGone()) < len(volumes); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the volumes are not deleted")
 		}
 	}
 	if r := m.untilState(quiet, running); r.GetPid() != pid || r.GetRestarts() != 0 {
@@ -254,19 +252,45 @@ func TestHoardOnDisk(t *testing.T) {
 	}
 }
 
+// takesOutput reports whether a hoarder works on its output, wherever its directory is.
+func takesOutput(how string) bool {
+	return strings.HasSuffix(how, " its end") || how == "in its hole"
+}
+
+// hoarderEnds waits until a hoarder is ended for what it took, and the room is free again.
+func (m *machine) hoarderEnds(t *testing.T, id *borgrpc.CopyID, how, dir, want string) {
+	t.Helper()
+	r := m.untilState(id, failed)
+	if how == "in a second message" {
+		if !strings.Contains(r.GetText(), "could not be measured") || !strings.Contains(r.GetText(), "wait there to be received") {
+			t.Errorf("%v, want ended as what cannot be measured", r)
+		}
+	} else if !strings.Contains(r.GetText(), want) && !(takesOutput(how) && strings.Contains(r.GetText(), "its output took")) {
+		t.Fatalf("%v, want ended: %s; it said %.500s", r, want, m.logOf(id))
+	}
+	m.until(id, "with its output cut back", func(*borgpb.TaskReport) bool { return outputOf(t, m.file(id, "stdout")) <= 2*4<<20 })
+	if how == "far below" && dir == "/task" {
+		m.until(id, "without its files", func(*borgpb.TaskReport) bool { return !exists(m.file(id, "task/d")) })
+	}
+}
+
 // TestHoardInImage: what a task writes to the root of its image, and removes, counts too.
 func TestHoardInImage(t *testing.T) {
+	alongside(t)
 	l := newLayout(t)
 	digest := l.image(usrMerged, map[string]string{"opt/": ""})
 	m := newMachine(t, "container", "--package-source", l.dir)
 	if m.poll().GetSpec().GetAttributes()["disk_limit"] == "refused" {
 		t.Skip("the file system refuses what would be ended for: TestDiskLimit")
 	}
+	ids := map[string]*borgrpc.CopyID{}
 	for _, how := range []string{"removed, and open", "never named", "removed, and mapped", "far below"} {
-		id := m.hoard(how, "/opt", &borgpb.TaskSpec{
+		ids[how] = m.hoard(how, "/opt", &borgpb.TaskSpec{
 			Resources: &borgpb.Resources{CpuMilli: 1000, MemBytes: 256 << 20, DiskBytes: 32 << 20},
 			Packages:  []*borgpb.Package{packageIn(digest, "/")}, Mounts: []*borgpb.Mount{{Source: "/usr", Path: "/usr"}},
 		})
+	}
+	for how, id := range ids {
 		if r := m.untilState(id, failed); !strings.Contains(r.GetText(), "kept more on disk than its limit") {
 			t.Errorf("%s: %v, want ended for its disk; it said %.500s", how, r, m.logOf(id))
 		}
@@ -275,6 +299,7 @@ func TestHoardInImage(t *testing.T) {
 
 // TestHoardByShortRuns: runs that end before they are measured leave no more than long ones.
 func TestHoardByShortRuns(t *testing.T) {
+	alongside(t)
 	m := newMachine(t, "container")
 	if m.poll().GetSpec().GetAttributes()["disk_limit"] == "refused" {
 		t.Skip("the file system refuses what would be ended for: TestDiskLimit")

@@ -11,6 +11,7 @@ import (
 // TestMaxRuntime ends runs that take too long: they have failed, or finished if their spec
 // says so; a borglet that is restarted meanwhile counts on, and services have no limit.
 func TestMaxRuntime(t *testing.T) {
+	alongside(t)
 	for _, runtime := range []string{"container", "process"} {
 		t.Run(runtime, func(t *testing.T) {
 			m := newMachine(t, runtime)

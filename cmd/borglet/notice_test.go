@@ -15,6 +15,7 @@ import (
 // SIGTERM, and is killed when its grace is over; one that asked for the file alone is not
 // sent the signal, which would end it.
 func TestScenario18Real(t *testing.T) {
+	alongside(t)
 	eachRuntime(t, func(t *testing.T, m *machine) {
 		const notice, grace = 1500 * time.Millisecond, time.Second
 		told := m.want(service, &borgpb.TaskSpec{

@@ -14,6 +14,7 @@ import (
 // mounted does not run, with a reason of the image's own, counted against the task; or
 // runs, where its links lead to a place in it. Nothing is mounted outside.
 func TestOddImages(t *testing.T) {
+	alongside(t)
 	// Not below /tmp, which is the task's own.
 	outside, err := os.MkdirTemp("/var/tmp", "borg-odd-")
 	if err != nil {

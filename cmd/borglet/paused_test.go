@@ -14,6 +14,7 @@ import (
 // tells all of it truly, and holds the time that it was away against nobody: a task whose
 // health was not looked at is not ended, and a grace that went by is over.
 func TestPaused(t *testing.T) {
+	alongside(t)
 	eachRuntime(t, func(t *testing.T, m *machine) {
 		web := m.want(service, &borgpb.TaskSpec{
 			Args:   []string{"/bin/sh", "-c", "while [ ! -e go ]; do sleep 0.05; done; echo meanwhile; touch told; exec sleep 3600"},

@@ -43,6 +43,7 @@ func (m *machine) state(id *borgrpc.CopyID, name string) string {
 // takes away what there is of the container, and starts the task, once; and nothing is
 // left of it when it is forgotten.
 func TestShimKilledInStart(t *testing.T) {
+	alongside(t)
 	steps := []struct {
 		name string
 		// alloc: the copy is in one.
@@ -248,6 +249,7 @@ func TestEndKept(t *testing.T) {
 // TestReboot: after a reboot of the machine nothing pretends to run, although the files
 // of a copy name a process that is there: another one, with the same number and start.
 func TestReboot(t *testing.T) {
+	alongside(t)
 	for _, runtime := range []string{"container", "process"} {
 		t.Run(runtime, func(t *testing.T) {
 			m := newMachine(t, runtime)

@@ -25,6 +25,7 @@ import (
 // TestEndsOnSignal: a borglet that is told to end does, well, and its tasks go
 // on.
 func TestEndsOnSignal(t *testing.T) {
+	alongside(t)
 	for _, runtime := range []string{"container", "process"} {
 		t.Run(runtime, func(t *testing.T) {
 			m := newMachine(t, runtime)

@@ -15,6 +15,7 @@ import (
 // TestWaysOfNotStarting: each way of not starting has a reason of its own and a sentence
 // that says what to mend. None is told as an exit code of the task.
 func TestWaysOfNotStarting(t *testing.T) {
+	alongside(t)
 	m := newMachine(t, "container")
 	dir := t.TempDir()
 	write := func(name, text string, mode os.FileMode) {

@@ -14,6 +14,7 @@ import (
 // it is alone in its container; one that handles it ends as it likes; one that
 // ignores it is killed after its grace.
 func TestStop(t *testing.T) {
+	alongside(t)
 	for _, runtime := range []string{"container", "process"} {
 		t.Run(runtime, func(t *testing.T) {
 			m := newMachine(t, runtime)
@@ -86,6 +87,7 @@ func TestStopUnknown(t *testing.T) {
 
 // TestDirtyEnd: what a task leaves running behind it ends with it.
 func TestDirtyEnd(t *testing.T) {
+	alongside(t)
 	for _, runtime := range []string{"container", "process"} {
 		t.Run(runtime, func(t *testing.T) {
 			m := newMachine(t, runtime)

@@ -44,6 +44,7 @@ func (m *machine) untilLog(id *borgrpc.CopyID, want string) {
 // that has other user ids, the borglet was killed, and the first one is forgotten; until
 // a master has it deleted, which waits for who works in it.
 func TestVolume(t *testing.T) {
+	alongside(t)
 	for _, runtime := range []string{"container", "process"} {
 		t.Run(runtime, func(t *testing.T) {
 			m := newMachine(t, runtime)
