@@ -8,37 +8,37 @@ import (
 	"borg/proto/borgrpc"
 )
 
-// HeldOpen is what the processes of a copy hold open of files that have no name any more.
-// They take room until they are closed, and are in no directory.
+// HeldOpen is the disk space of files that the processes of a copy hold open and that have
+// been removed. Such files are in no directory, and use space until they are closed.
 type HeldOpen struct {
-	// Bytes by the place that the file was in, of those that were asked about; "" for
-	// anywhere else.
+	// Bytes by the requested place that the file was in; "" for any other place.
 	Bytes map[string]int64
-	// Unmeasured is why not all could be looked at; empty: all was.
+	// Why some files could not be measured; empty if all were.
 	Unmeasured string
 }
 
-// diskMeter measures what copies keep on disk, more often while the disk fills.
+// diskMeter schedules the measurements of the disk space that copies use. They are more
+// frequent while the disk fills.
 type diskMeter struct {
-	// due is when it is done next; the zero time: now.
+	// Time of the next measurement; zero means now.
 	due time.Time
-	// ended is when it was last done, and freeBytes the most that was free since.
+	// End of the last measurement, and the most bytes that were free since.
 	ended     time.Time
 	freeBytes int64
 }
 
-// hurry: the disk fills, so that the next measurement is due early.
+// hurry reports whether the disk fills so fast that the next measurement is due early.
 func (d *diskMeter) hurry(now time.Time, freeBytes int64, least time.Duration) bool {
 	return now.Sub(d.ended) >= least && d.freeBytes-freeBytes >= diskHaste
 }
 
-// done takes in a measurement that took from began to ended.
+// done records a measurement and schedules the next one.
 func (d *diskMeter) done(began, ended time.Time, freeBytes int64) {
 	d.ended, d.freeBytes = ended, freeBytes
 	d.due = ended.Add(max(diskEvery, diskPart*ended.Sub(began)))
 }
 
-// markLogs notes how far the output of copies has come at this time.
+// markLogs records the current length of each copy's output, for logs by time.
 func (a *Agent) markLogs() {
 	v := a.view.Load()
 	if v == nil {
@@ -49,7 +49,7 @@ func (a *Agent) markLogs() {
 	})
 }
 
-// freeDisk is how much may still be written on the disk of the tasks.
+// freeDisk returns the free space on the disk of the tasks, and whether it is known.
 func (a *Agent) freeDisk() (bytes int64, ok bool) {
 	if a.cfg.AvailableDiskBytes == nil {
 		return 0, false
@@ -57,13 +57,13 @@ func (a *Agent) freeDisk() (bytes int64, ok bool) {
 	return a.cfg.AvailableDiskBytes()
 }
 
-// measureDisk adds up what copies and allocs keep, if that is due, and tells the
-// core. What an alloc keeps is its directory and what those in it do, by AllocName.
+// measureDisk measures copies and allocs if a measurement is due, and sends the result to
+// the core. The sum of an alloc, by AllocName, is its directory and the copies in it.
 func (a *Agent) measureDisk(ctx context.Context, d *diskMeter, ids []ID) (ofCopies map[ID]int64, ofAllocs map[string]int64) {
 	began := time.Now()
 	free, known := a.freeDisk()
 	least := max(diskLeast, d.due.Sub(d.ended)-diskEvery)
-	// What was freed since may be filled again.
+	// Space that was freed since the last measurement may be filled again.
 	d.freeBytes = max(d.freeBytes, free)
 	if a.cfg.TreeBytes == nil || began.Before(d.due) && (!known || !d.hurry(began, free, least)) {
 		return nil, nil
@@ -77,7 +77,7 @@ func (a *Agent) measureDisk(ctx context.Context, d *diskMeter, ids []ID) (ofCopi
 	m.volumes()
 	if total := a.cfg.Spec.GetCapacity().GetDiskBytes(); known && total > 0 {
 		m.CapacityBytes = total
-		// Ending a task frees nothing that its volumes hold.
+		// Ending a task does not free the space of its volumes.
 		m.RoomBytes = max(min(total-m.volumeBytes, sum+free-min(spareDiskBytes, total/sparePart)), 1)
 	}
 	d.done(began, time.Now(), free)
@@ -88,14 +88,14 @@ func (a *Agent) measureDisk(ctx context.Context, d *diskMeter, ids []ID) (ofCopi
 	return m.UsedBytes, ofAllocs
 }
 
-// measurement is a Filled that is being made.
+// measurement is a Filled under construction.
 type measurement struct {
 	Filled
 	agent *Agent
 	view  *view
-	// held is what runs have open of files without a name.
+	// Removed files that running copies hold open.
 	held map[ID]HeldOpen
-	// volumeBytes is the sum over all volumes.
+	// Sum over all volumes.
 	volumeBytes int64
 }
 
@@ -125,8 +125,8 @@ func (a *Agent) newMeasurement(ids []ID) *measurement {
 	return m
 }
 
-// copies measures those that run, of which the sum is returned, and those that wait for
-// their next run.
+// copies measures the copies that run and those that wait for their next run. It returns the
+// sum of those that run, and whether ctx lasted.
 func (m *measurement) copies(ctx context.Context, ids []ID) (sum int64, ok bool) {
 	for _, id := range ids {
 		if ctx.Err() != nil {
@@ -143,7 +143,7 @@ func (m *measurement) copies(ctx context.Context, ids []ID) (sum int64, ok bool)
 	return sum, ctx.Err() == nil
 }
 
-// own measures one copy, and what it holds open anywhere.
+// own measures one copy, and the removed files that it holds open anywhere.
 func (m *measurement) own(id ID) {
 	held := m.held[id]
 	bytes, err := m.agent.keeps(id, held)
@@ -160,7 +160,8 @@ func (m *measurement) own(id ID) {
 	}
 }
 
-// allocs measures all in which something is, and returns what they keep with those in them.
+// allocs measures the directories of the allocs in use. It returns the sum of each with the
+// copies in it.
 func (m *measurement) allocs() map[string]int64 {
 	sums := map[string]int64{}
 	for alloc := range m.view.allocs {
@@ -179,7 +180,7 @@ func (m *measurement) allocs() map[string]int64 {
 	return sums
 }
 
-// volumes measures all on the machine, also those in which nobody works.
+// volumes measures all volumes of the machine, those that no copy uses too.
 func (m *measurement) volumes() {
 	use := map[VolumeID]int64{}
 	for _, id := range m.agent.store.volumes.all() {
@@ -195,8 +196,8 @@ func (m *measurement) volumes() {
 	m.agent.volumeUse.measured(use)
 }
 
-// diskPlace is where a copy sees what is not its alone: an alloc, by its AllocName, or a
-// volume.
+// diskPlace is a directory that a copy shares: that of an alloc, by its AllocName, or a
+// volume. Its path is the one that the copy sees.
 type diskPlace struct {
 	path   string
 	alloc  string

@@ -9,20 +9,21 @@ import (
 	"syscall"
 )
 
-// A task may have disk set aside for its output without writing to it: behind its end, or in
-// the part that was given back. Such blocks are in no length and in no data.
+// A task can allocate disk blocks to its output file without writing to them (fallocate):
+// beyond its end, or in the hole that rotation punched. Neither the length of the file nor its
+// data shows such blocks.
 
 const (
 	// seekHole is SEEK_HOLE of lseek(2).
 	seekHole = 4
-	// maxExtents bounds the parts of an output file that are added up.
+	// maxExtents bounds the extents of an output file that dataBytes adds up.
 	maxExtents = 1024
-	// aheadPart is how much a file system may set aside by itself for a file that grows, as
-	// a multiple of what was written to it.
+	// aheadPart is how much a file system may preallocate for a growing file, as a multiple
+	// of the data written to it.
 	aheadPart = 2
 )
 
-// blocksOf is what an open file takes of the disk, and its length.
+// blocksOf returns the disk space that an open file uses, and its length.
 func blocksOf(f *os.File) (bytes, size int64, err error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -34,7 +35,7 @@ func blocksOf(f *os.File) (bytes, size int64, err error) {
 	return bytes, info.Size(), nil
 }
 
-// dataBytes is how much of a file up to end was written.
+// dataBytes returns how many bytes of a file before end are data and not holes.
 func dataBytes(f *os.File, end int64) (sum int64) {
 	at := int64(0)
 	for range maxExtents {
@@ -52,16 +53,16 @@ func dataBytes(f *os.File, end int64) (sum int64) {
 	return sum
 }
 
-// judge tells of a copy whose output takes more of the disk than was written to it and a
-// file system sets aside by itself.
+// judge reports a copy whose output uses more disk than its data and the preallocation of a
+// file system explain.
 func (r *rotator) judge(id ID, heldBytes, dataBytes int64) {
 	if aside := heldBytes - dataBytes; aside > r.keepBytes+aheadPart*dataBytes {
 		r.hoarded(Hoarded{ID: id, Why: fmt.Sprintf("its output took %s of disk for nothing that it wrote; the bound of an output stream is %s", mib(aside), mib(r.keepBytes))})
 	}
 }
 
-// cutBack gives back what a stream takes of the disk beyond what lies in its file, after its
-// oldest part was taken out.
+// cutBack frees the disk space that a stream uses beyond its data, after rotation removed its
+// oldest part.
 func (r *rotator) cutBack(f *os.File, path string, pieces []logPiece) error {
 	start := int64(0)
 	if len(pieces) > 0 {
@@ -79,15 +80,15 @@ func (r *rotator) cutBack(f *os.File, path string, pieces []logPiece) error {
 	if beyond() <= r.keepBytes {
 		return nil
 	}
-	// In the part that was given back before.
+	// In the hole that rotation punched before.
 	if end := min(start, size); end > 0 {
 		if err := r.punch(f, end); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 			return err
 		}
 	}
 	if held, size, err = blocksOf(f); err == nil && beyond() > r.keepBytes {
-		// Behind the end, where a hole cannot be made. What the task wrote since its length
-		// was looked at goes too: there is no other way, and no honest writer is here.
+		// Beyond the end no hole can be punched. Truncating also drops what the task wrote
+		// since its length was read, which only harms a writer that cheats.
 		if err = f.Truncate(size); err == nil {
 			held, size, err = blocksOf(f)
 		}
@@ -96,7 +97,7 @@ func (r *rotator) cutBack(f *os.File, path string, pieces []logPiece) error {
 		return fmt.Errorf("give back what a log takes behind its end: %w", err)
 	}
 	if beyond() > r.keepBytes {
-		// It is not in the file's data. The next run gets another file.
+		// The space is not in the file's data. The next run gets another file.
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove a log: %w", err)
 		}
@@ -104,7 +105,7 @@ func (r *rotator) cutBack(f *os.File, path string, pieces []logPiece) error {
 	return nil
 }
 
-// hoarded tells the core of a copy that is to end for its output.
+// hoarded tells the core that a copy must end for its output.
 func (a *Agent) hoarded(ev Hoarded) {
 	select {
 	case a.results <- ev:
@@ -112,8 +113,8 @@ func (a *Agent) hoarded(ev Hoarded) {
 	}
 }
 
-// outputBeyond is what the output files of a copy take of the disk beyond their bound; zero
-// bound: beyond their length.
+// outputBeyond returns the disk space that the output files of a copy use beyond keepBytes
+// each; with keepBytes zero, beyond their length.
 func outputBeyond(dir string, keepBytes int64) (sum int64) {
 	for _, stream := range streamFiles {
 		info, err := os.Lstat(filepath.Join(dir, stream))

@@ -7,32 +7,31 @@ import (
 	"borg/proto/borgpb"
 )
 
-// headroom is, for each machine, the most that a class could have there: what is free, and
-// what everybody holds whose place it may take. A class that needs more of anything finds no
-// place on that machine, whoever gives way.
+// headroom is an upper bound, for each machine, on what a class can get there: the free
+// resources plus those of all tasks that the class may preempt. A class that needs more of
+// any resource does not fit on that machine, whichever victims are chosen.
 //
-// It is computed anew for a machine when a walk comes to it and something has changed there
-// (grid.outdated). What is promised there since is not taken off before the copy shows it, so
-// within a pass nothing grows.
+// A walk recomputes the row of a machine that has changed (grid.outdated). A row ignores
+// placements of the running pass until the scheduler's copy of the cell has them, so rows do
+// not grow within a pass.
 type headroom struct {
 	headroomKey
-	// rows are by slot; devices by number of grid.devices, then by slot.
+	// Indexed by slot; devices by number of grid.devices, then by slot.
 	rows    []row
 	devices [][]int64
-	// The slots by what they have of CPU and memory.
+	// The slots in the order of their CPU and memory.
 	cpu, mem *steps
 }
 
-// headroomKey is what classes with the same headroom have in common.
+// headroomKey identifies a headroom; classes with the same key share it.
 type headroomKey struct {
 	view view
-	// below is the priority below which work gives way; work that is stopping always
-	// does.
+	// Tasks with a priority below this one give way. Tasks that are stopping always do.
 	below int32
 }
 
-// maxHeadrooms bounds those that are kept of one cell; classes that come later share one that is
-// at least as large as theirs.
+// maxHeadrooms bounds the headrooms that are kept for one cell. Further classes share one that
+// is at least as large as theirs.
 const maxHeadrooms = 24
 
 // anyPriority is above all priorities.

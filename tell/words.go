@@ -159,7 +159,7 @@ func Dropped(r *borgpb.AuditRecord) string {
 	if times := r.Drop.GetTimes(); times > r.Drop.GetRecords() {
 		what += fmt.Sprintf(", which stood for %d", times)
 	}
-	return cli.Visible(what + ": more was kept of this caller than his share")
+	return cli.Visible(what + ": more was kept of this caller than its share")
 }
 
 func whoOf(r *borgpb.AuditRecord) string {

@@ -35,9 +35,9 @@ func TestAuditTellsDropsAndCounts(t *testing.T) {
 		want string
 	}{
 		{&borgpb.AuditRecord{Role: user, Who: "mallory", WallNs: 1e9, LastWallNs: 3e9, Drop: &borgpb.AuditDrop{Records: 7, Times: 7}},
-			"1970-01-01T00:00:01.000Z  -          (7 entries of mallory from 1970-01-01T00:00:01.000Z to 1970-01-01T00:00:03.000Z were dropped: more was kept of this caller than his share)"},
+			"1970-01-01T00:00:01.000Z  -          (7 entries of mallory from 1970-01-01T00:00:01.000Z to 1970-01-01T00:00:03.000Z were dropped: more was kept of this caller than its share)"},
 		{&borgpb.AuditRecord{Role: user, Who: "mallory", WallNs: 1e9, LastWallNs: 3e9, Replica: 2, Drop: &borgpb.AuditDrop{Records: 7, Times: 90}},
-			"1970-01-01T00:00:01.000Z  replica 2  (7 entries of mallory from 1970-01-01T00:00:01.000Z to 1970-01-01T00:00:03.000Z were dropped, which stood for 90: more was kept of this caller than his share)"},
+			"1970-01-01T00:00:01.000Z  replica 2  (7 entries of mallory from 1970-01-01T00:00:01.000Z to 1970-01-01T00:00:03.000Z were dropped, which stood for 90: more was kept of this caller than its share)"},
 		{&borgpb.AuditRecord{Role: user, Who: "bob", Verb: "kill-job", Object: "a/j", WallNs: 1e9, LastWallNs: 3e9, Index: 5, Count: 3, Refusal: &borgpb.Refusal{Kind: borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, Message: "no"}},
 			"1970-01-01T00:00:01.000Z  5          bob          kill-job a/j REFUSED 3 times until 1970-01-01T00:00:03.000Z permission: no"},
 		{&borgpb.AuditRecord{Role: user, Who: "bob", Verb: "kill-job", Object: "a/j", WallNs: 1e9, LastWallNs: 1e9, Index: 5, Count: 1, Refusal: &borgpb.Refusal{Kind: borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, Message: "no"}},
