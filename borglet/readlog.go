@@ -239,18 +239,20 @@ func (r *logReader) lineStart(offset int64) (int64, error) {
 // seekData is SEEK_DATA of lseek(2).
 const seekData = 3
 
-// dataFrom is offset, or where the first data of a file behind it are: what was taken
-// out of a long log is a hole.
+// dataFrom returns offset or, if a hole is there, where the first data behind it begins: what
+// rotation took out of a long log is a hole.
 func dataFrom(f *os.File, offset int64) (int64, error) {
+	// The length is read first. If the file grew after the seek and the length was read then,
+	// what was just written would pass for a hole.
+	info, err := f.Stat()
+	if err != nil {
+		return 0, fmt.Errorf("read log: %w", err)
+	}
 	at, err := f.Seek(offset, seekData)
 	switch {
 	case err == nil && at >= offset:
 		return at, nil
 	case errors.Is(err, syscall.ENXIO):
-		info, err := f.Stat()
-		if err != nil {
-			return 0, fmt.Errorf("read log: %w", err)
-		}
 		return max(offset, info.Size()), nil
 	}
 	// A file system that knows no holes.

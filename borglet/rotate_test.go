@@ -300,3 +300,47 @@ func TestParsePiece(t *testing.T) {
 		t.Error("streams are not in the order of marks")
 	}
 }
+
+// TestWhatIsWrittenIsNoHole: while a task writes, its reader at the end of the file never
+// takes what was just written for a hole, and so for lost.
+func TestWhatIsWrittenIsNoHole(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "stdout"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	const pages = 20_000
+	page := bytes.Repeat([]byte{'x'}, 4096)
+	written := make(chan error, 1)
+	go func() {
+		for i := range pages {
+			if _, err := f.WriteAt(page, int64(i*len(page))); err != nil {
+				written <- err
+				return
+			}
+		}
+		written <- nil
+	}()
+	read, err := os.Open(f.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	for at := int64(0); at < int64(pages*len(page)); {
+		if got, err := dataFrom(read, at); err != nil || got != at {
+			t.Errorf("dataFrom(%d) = %d, %v; the file has no holes", at, got, err)
+			break
+		}
+		// To its end, where the race is.
+		info, err := read.Stat()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at = info.Size(); len(written) > 0 {
+			break
+		}
+	}
+	if err := <-written; err != nil {
+		t.Fatal(err)
+	}
+}

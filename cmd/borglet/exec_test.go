@@ -96,9 +96,9 @@ func gone(t testing.TB, pid int) {
 	}
 }
 
-func eachRuntime(t *testing.T, f func(t *testing.T, m *machine)) {
+func eachRuntime(t *testing.T, f func(t *testing.T, m *machine), flags ...string) {
 	for _, runtime := range []string{"container", "process"} {
-		t.Run(runtime, func(t *testing.T) { f(t, newMachine(t, runtime)) })
+		t.Run(runtime, func(t *testing.T) { f(t, newMachine(t, runtime, flags...)) })
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -129,6 +130,47 @@ func TestFollow(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "NotFound") {
 		t.Errorf("log of a copy that never was: %v, want NotFound", err)
 	}
+}
+
+// TestFollowOverTurns: a log that is followed goes on over many turns of its file, in order
+// and without a hole, as long as the task waits for its reader now and then.
+func TestFollowOverTurns(t *testing.T) {
+	alongside(t)
+	eachRuntime(t, func(t *testing.T, m *machine) {
+		const rounds, linesEach = 24, 65536
+		id := m.service("/bin/sh", "-c", fmt.Sprintf(
+			"for i in $(seq 0 %d); do while [ ! -e go.$i ]; do sleep 0.02; done; seq -f '%%015.0f' $((i * %d)) $((i * %d + %d)); done; sleep 3600",
+			rounds-1, linesEach, linesEach, linesEach-1))
+		m.untilState(id, running)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		stream, err := m.client.ReadLog(ctx, &borgrpc.ReadLogRequest{Copy: id, Stream: borgrpc.LogStream_LOG_STREAM_STDOUT, Follow: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := int64(0)
+		for round := range int64(rounds) {
+			if err := os.WriteFile(m.file(id, fmt.Sprintf("task/go.%d", round)), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			for at < (round+1)*linesEach*16 {
+				resp, err := stream.Recv()
+				if err != nil || resp.GetLostBytes() > 0 {
+					t.Fatalf("at byte %d: %d bytes lost, %v", at, resp.GetLostBytes(), err)
+				}
+				for i, b := range resp.GetData() {
+					if want := fmt.Sprintf("%015d\n", (at+int64(i))/16)[(at+int64(i))%16]; b != want {
+						t.Fatalf("byte %d of the log is %q, want %q", at+int64(i), b, want)
+					}
+				}
+				at += int64(len(resp.GetData()))
+			}
+		}
+		pieces, err := filepath.Glob(m.file(id, "stdout.*"))
+		if err != nil || len(pieces) == 0 {
+			t.Errorf("pieces of the log: %v, %v; want the file to have turned", pieces, err)
+		}
+	}, "--log-keep", "4MiB")
 }
 
 // TestLogOfRunBefore: what each run wrote is known, across a kill of the borglet, and
