@@ -95,10 +95,8 @@ func TestLogFlood(t *testing.T) {
 			t.Fatal(err)
 		}
 		at, lost = at+resp.GetLostBytes(), lost+resp.GetLostBytes()
-		for i, b := range resp.GetData() {
-			if want := fmt.Sprintf("%015d\n", (at+int64(i))/16)[(at+int64(i))%16]; b != want {
-				t.Fatalf("byte %d of the log is %q, want %q", at+int64(i), b, want)
-			}
+		if want := countedLines(at, len(resp.GetData())); string(resp.GetData()) != want {
+			t.Fatalf("from byte %d the log is %q, want %q", at, resp.GetData(), want)
 		}
 		at += int64(len(resp.GetData()))
 	}
@@ -108,6 +106,16 @@ func TestLogFlood(t *testing.T) {
 	if r := m.untilState(flood, running); r.GetRestarts() != 0 {
 		t.Errorf("the flood: %v, want left alone", r)
 	}
+}
+
+// countedLines returns n bytes from an offset on of the lines 000000000000000,
+// 000000000000001, and so on.
+func countedLines(offset int64, n int) string {
+	var b strings.Builder
+	for line := offset / 16; int64(b.Len()) < offset%16+int64(n); line++ {
+		fmt.Fprintf(&b, "%015d\n", line)
+	}
+	return b.String()[offset%16:][:n]
 }
 
 // outputOf is what a stream takes of the disk, with its pieces.
