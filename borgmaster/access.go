@@ -1,7 +1,6 @@
 package borgmaster
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -204,7 +203,11 @@ func (m *Master) needsAdmin(caller identity.Name) (why string) {
 
 // needsAdmin says what is missing and who can help.
 func (g *Gate) needsAdmin(c *cell.Cell, caller identity.Name) string {
-	return fmt.Sprintf("it needs the capability admin, which %s does not have; it can be granted by %s", caller.Words(), strings.Join(g.Admins(c), ", "))
+	text := fmt.Sprintf("it needs the capability admin, which %s does not have; it can be granted by %s", caller.Words(), strings.Join(g.Admins(c), ", "))
+	if caller.Role == identity.User {
+		text += cell.GrantCommand(caller.ID, cell.Admin)
+	}
+	return text
 }
 
 // permit says whether caller may ask for op; nil means yes. Users have a say
@@ -298,50 +301,6 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 	}
 	return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, owner+"/"+object,
 		"it belongs to user %q and you are %q; for what is another's, %s", owner, caller.ID, g.needsAdmin(c, caller))
-}
-
-// Verbs of borgcfg that anybody may use, those on what belongs to somebody, and
-// those on what belongs to the cell.
-var (
-	readVerbs  = []string{"status", "tasks", "logs", "why", "events", "audit", "diff", "whoami", "list", "watch"}
-	ownVerbs   = []string{"up", "update", "resize", "label", "annotate", "cron", "down", "exec", "quarantine", "release", "secret", "file"}
-	adminVerbs = []string{"grant", "revoke", "user", "machine", "master", "member", "checkpoint", "authority", "package", "policy", "quota"}
-)
-
-// canI says why the caller may not do something; empty: he may.
-func (m *Master) canI(caller identity.Name, verb, object string) (why string, err error) {
-	whose := ""
-	switch {
-	case slices.Contains(readVerbs, verb):
-		return "", nil
-	case slices.Contains(ownVerbs, verb):
-		owner, err := ownerIn(verb, cmp.Or(object, caller.ID+"/x"))
-		if err != nil {
-			return "", status.Error(codes.InvalidArgument, err.Error())
-		}
-		if caller.Role == identity.User && owner == caller.ID || m.isAdmin(caller) {
-			return "", nil
-		}
-		whose = fmt.Sprintf("it belongs to user %q and you are %q; for what is another's, ", owner, caller.ID)
-	case slices.Contains(adminVerbs, verb):
-		if m.isAdmin(caller) {
-			return "", nil
-		}
-	default:
-		return "", status.Errorf(codes.InvalidArgument, "there is no verb %q; verbs: %s", verb, strings.Join(slices.Concat(ownVerbs, adminVerbs, readVerbs), ", "))
-	}
-	return whose + m.needsAdmin(caller), nil
-}
-
-// ownerIn reads whose an object is off its name: "user/name", and of a file
-// "user/name/of/it".
-func ownerIn(verb, object string) (string, error) {
-	if verb == "file" {
-		user, _, _ := strings.Cut(object, "/")
-		return user, nil
-	}
-	key, err := cell.ParseJobKey(object)
-	return key.User, err
 }
 
 // permitMaster says what a master may ask of the elected one in its own name:

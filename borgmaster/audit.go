@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"borg/borgmaster/audit"
 	"borg/identity"
@@ -84,6 +86,9 @@ func (a *auditAPI) Audit(req *borgrpc.AuditRequest, stream borgrpc.AuditService_
 	ctx := stream.Context()
 	if m.cfg.Audit == nil {
 		return status.Error(codes.Unimplemented, "this replica keeps no audit")
+	}
+	if err := checkVerb(req.GetVerb()); err != nil {
+		return err
 	}
 	select {
 	case m.auditing <- struct{}{}:
@@ -222,6 +227,32 @@ type auditFilter struct {
 // those returns the records that match.
 func (f auditFilter) those(records []*borgpb.AuditRecord) []*borgpb.AuditRecord {
 	return slices.DeleteFunc(records, func(r *borgpb.AuditRecord) bool { return !f.match(r) })
+}
+
+// verbsBeside are those of records that are of no op and of no call.
+var verbsBeside = []string{"connect", "exec"}
+
+// checkVerb refuses the beginning of no verb. Records are of ops, and of calls by the
+// names of their methods.
+func checkVerb(prefix string) error {
+	begins := func(verb string) bool { return strings.HasPrefix(verb, prefix) }
+	verbs := slices.Concat(audit.Verbs(), verbsBeside)
+	if slices.ContainsFunc(verbs, begins) {
+		return nil
+	}
+	known := false
+	protoregistry.GlobalFiles.RangeFilesByPackage("borgrpc", func(f protoreflect.FileDescriptor) bool {
+		for i := range f.Services().Len() {
+			for k := range f.Services().Get(i).Methods().Len() {
+				known = known || begins(string(f.Services().Get(i).Methods().Get(k).Name()))
+			}
+		}
+		return !known
+	})
+	if known {
+		return nil
+	}
+	return status.Errorf(codes.InvalidArgument, "no verb begins with %q; verbs are %s, and calls by name, such as RemoveMember", prefix, strings.Join(verbs, ", "))
 }
 
 func (f auditFilter) match(r *borgpb.AuditRecord) bool {

@@ -183,16 +183,6 @@ func (a *identityAPI) WhoAmI(ctx context.Context, _ *borgrpc.WhoAmIRequest) (*bo
 	return resp, nil
 }
 
-// CanI tells whether the caller may do something.
-func (a *identityAPI) CanI(ctx context.Context, req *borgrpc.CanIRequest) (*borgrpc.CanIResponse, error) {
-	// What was granted a moment ago counts.
-	if err := a.m.readIndex(ctx); err != nil {
-		return nil, err
-	}
-	why, err := a.m.canI(door.Caller(ctx), req.GetVerb(), req.GetObject())
-	return &borgrpc.CanIResponse{Yes: why == "" && err == nil, Why: why}, err
-}
-
 // ListUsers tells of whom the cell knows something.
 func (a *identityAPI) ListUsers(ctx context.Context, _ *borgrpc.ListUsersRequest) (*borgrpc.ListUsersResponse, error) {
 	if err := a.m.readIndex(ctx); err != nil {

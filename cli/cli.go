@@ -27,7 +27,9 @@ const (
 	NotAllowed  = 8
 	TimedOut    = 9  // still going on
 	Changes     = 10 // diff: there are some
+	NeedsYou    = 11 // an update waits until somebody promotes or resumes it
 	CannotFit   = 12 // accepted, but no machine can hold it
+	WentWrong   = 13 // an update failed, was aborted or was rolled back
 	Interrupted = 130
 )
 
@@ -102,16 +104,18 @@ func report(program string, err error, stderr io.Writer) int {
 }
 
 // refuseUnknown makes unknown commands and wrong flag values usage errors; the
-// library would print the whole help, or exit with 3.
+// library would print the whole help, or exit with 3. It tidies the help as well.
 func refuseUnknown(app *ucli.App) {
 	usage := func(_ *ucli.Context, err error, _ bool) error {
 		return (&Error{Code: Usage, What: usageText(err)}).Hint("see: %s --help", app.Name)
 	}
 	app.OnUsageError = usage
+	sayDefaultOnce(app.Flags)
 	var walk func(path string, cmds []*ucli.Command)
 	walk = func(path string, cmds []*ucli.Command) {
 		for _, c := range cmds {
 			c.HideHelpCommand = true
+			sayDefaultOnce(c.Flags)
 			c.OnUsageError = func(_ *ucli.Context, err error, _ bool) error {
 				return (&Error{Code: Usage, What: usageText(err)}).Hint("see: %s %s --help", path, c.Name)
 			}

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -44,6 +45,15 @@ func kindsOf(op protoreflect.MessageDescriptor) map[protowire.Number]kindOfOp {
 		kinds[f.Number()] = k
 	}
 	return kinds
+}
+
+// Verbs are those of all ops, sorted.
+func Verbs() (verbs []string) {
+	for _, k := range kindsOfOps {
+		verbs = append(verbs, k.verb)
+	}
+	slices.Sort(verbs)
+	return verbs
 }
 
 func verbOf(field protoreflect.Name) string { return strings.ReplaceAll(string(field), "_", "-") }

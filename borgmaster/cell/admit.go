@@ -270,7 +270,7 @@ func (c *Cell) checkCharge(key JobKey, was, wants charge) *borgpb.Refusal {
 	if c.quotas.used == nil {
 		return nil
 	}
-	used := c.quotas.used[key.User]
+	used := c.usedInTrial(key.User)
 	var lacks []short
 	for i := range wants {
 		w := &wants[i]
@@ -293,6 +293,7 @@ func (c *Cell) checkCharge(key JobKey, was, wants charge) *borgpb.Refusal {
 		}
 	}
 	if len(lacks) == 0 {
+		c.chargeInTrial(key.User, was, wants)
 		return nil
 	}
 	return refuse(borgpb.RefusalKind_REFUSAL_KIND_QUOTA, key.String(), "", "%s", c.shortWords(key, lacks, c.grantText(key.User, used.plus(wants.minus(was)), lacks[0].band)))

@@ -16,6 +16,8 @@ type applying struct {
 	rawWallNs int64
 	// Who asks for the op that is being checked.
 	asker *borgpb.Principal
+	// The trial that checks it; nil: it is applied.
+	trial *Trial
 	// Of the op that is done, for events.
 	user   string
 	reason string
@@ -119,7 +121,7 @@ func readEntry(data []byte) (*borgpb.Entry, bool) {
 func (c *Cell) applyOp(data []byte, res *borgpb.Result) *borgpb.Result {
 	res.Index = c.index
 	c.now.asker, c.now.user, c.now.reason = nil, "", ""
-	op, refusal := decodeOp(data, c.format, &c.submitting)
+	op, refusal := decodeOp(data, c.format, c.submitting)
 	if refusal != nil {
 		res.Refusal = refusal
 		return res

@@ -91,7 +91,7 @@ type Cell struct {
 	// The entry being applied. Nothing of it survives Apply.
 	now applying
 	// Room for the op that is applied; nothing keeps any of it.
-	submitting submitOp
+	submitting *submitOp
 	// Mark of the head record.
 	head headMark
 }
@@ -123,7 +123,7 @@ func New(cellID string, epoch uint64) *Cell {
 	c.holders = make(holders)
 	c.links.children = make(map[JobKey][]*Job)
 	c.links.followers = make(map[JobKey][]*Job)
-	c.head.cell = c
+	c.head.cell, c.submitting = c, new(submitOp)
 	c.dirty(&c.head)
 	return c
 }

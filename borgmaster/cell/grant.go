@@ -148,12 +148,22 @@ func (c *Cell) checkPermission(op *borgpb.Op) *borgpb.Refusal {
 		return nil
 	}
 	return refuse(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, keyWords(of), "",
-		"it belongs to user %s; user %s needs the capability admin for it, which can be granted by %s", clip(of.GetUser(), 64), who, c.adminWords())
+		"it belongs to user %s; user %s needs the capability admin for it, which can be granted by %s", clip(of.GetUser(), 64), who, c.grantWords(who, Admin))
 }
 
 func (c *Cell) needsAdmin(who string) *borgpb.Refusal {
 	return refuse(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "",
-		"it needs the capability admin, which user %s does not have; it can be granted by %s", who, c.adminWords())
+		"it needs the capability admin, which user %s does not have; it can be granted by %s", who, c.grantWords(who, Admin))
+}
+
+// grantWords says who can grant a capability to a user, and what they type.
+func (c *Cell) grantWords(user string, what Capability) string {
+	return c.adminWords() + GrantCommand(user, what)
+}
+
+// GrantCommand is what an admin types, as the end of a sentence that names the admins.
+func GrantCommand(user string, what Capability) string {
+	return fmt.Sprintf(": borgcfg grant %s %s", user, what)
 }
 
 // adminWords names some of those who can grant.

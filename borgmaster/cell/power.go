@@ -79,5 +79,5 @@ func (c *Cell) hasPower(capability Capability) bool {
 func (c *Cell) lacks(p power) *borgpb.Refusal {
 	who := c.now.asker.User
 	return refuse(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "spec.task."+p.field,
-		"user %s needs the capability %s for it, which can be granted by %s", who, p.capability, c.adminWords())
+		"user %s needs the capability %s for it, which can be granted by %s", who, p.capability, c.grantWords(who, p.capability))
 }

@@ -195,13 +195,13 @@ func (c *Cell) updateWaits(u *Update, st *borgpb.UpdateStatus) {
 	}
 	switch {
 	case c.restored.held:
-		st.WaitsFor = "the cell was restored and is held"
+		st.WaitsFor = "the end of the hold: the cell was restored"
 	case u.state == borgpb.UpdateState_UPDATE_STATE_PAUSED:
-		st.WaitsFor = "it is paused until somebody resumes it"
+		st.WaitsFor = "somebody to resume it: it is paused"
 	case u.state == borgpb.UpdateState_UPDATE_STATE_CANARY:
-		st.WaitsFor = "its canaries are healthy: somebody has to promote it"
+		st.WaitsFor = "somebody to promote it: its canaries are healthy"
 		if u.canaryNs != 0 && u.policy.canaryWatchNs > 0 {
-			st.WaitsFor, st.PromoteLeftNs = "its canaries are watched", left(u.canaryNs+u.policy.canaryWatchNs)
+			st.WaitsFor, st.PromoteLeftNs = "its canaries, which are watched", left(u.canaryNs+u.policy.canaryWatchNs)
 			if u.canaryEndNs() <= c.clock.cellNs {
 				st.WaitsFor = "a sign from the machine of each canary that it still runs and is well"
 			}
@@ -209,7 +209,7 @@ func (c *Cell) updateWaits(u *Update, st *borgpb.UpdateStatus) {
 	case c.lapsed(u):
 		st.WaitsFor = "a pulse from its monitor"
 	case c.asksGate(u):
-		if st.WaitsFor = "its gate, which is asked"; u.gate.words != "" {
+		if st.WaitsFor = "an answer of its gate"; u.gate.words != "" {
 			st.WaitsFor = "its gate: " + u.gate.words
 		}
 		if due := c.gateEndNs(u); due < maxTimeNs {

@@ -139,10 +139,7 @@ func (c *Cell) askedByAdmin() bool {
 // reserve of the total. An admin asks nobody's budget, and may use the reserve.
 func (c *Cell) checkState(user string, priority int32, more *StateUse) *borgpb.Refusal {
 	isAdmin := c.askedByAdmin()
-	var used StateUse
-	if u := c.stateUse.byUser[user]; u != nil {
-		used = *u
-	}
+	used, all := c.stateInTrial(user)
 	for _, m := range Measures {
 		if more[m] <= 0 {
 			continue
@@ -154,7 +151,7 @@ func (c *Cell) checkState(user string, priority int32, more *StateUse) *borgpb.R
 		if !isAdmin && !isProd(priority) {
 			most -= reserved
 		}
-		if n := c.stateUse.cell[m]; n+more[m] > most {
+		if n := all[m]; n+more[m] > most {
 			text := fmt.Sprintf("the cell has %d %s, and this asks for %d more; at most %d", n, measures[m].what, more[m], most)
 			if reserved > 0 && !isAdmin && !isProd(priority) {
 				text += fmt.Sprintf(" below production: %d more are reserved for production and admins", reserved)
@@ -162,6 +159,7 @@ func (c *Cell) checkState(user string, priority int32, more *StateUse) *borgpb.R
 			return limit("", "%s. End jobs or alloc sets; borgcfg quota list shows who holds what", text)
 		}
 	}
+	c.holdInTrial(user, more)
 	return nil
 }
 

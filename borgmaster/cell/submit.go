@@ -105,8 +105,8 @@ const formatLinks = 4
 func (c *Cell) checkLinks(s, was *borgpb.JobSpec) *borgpb.Refusal {
 	if s.AllocSet != "" {
 		k, _ := ParseJobKey(s.AllocSet)
-		set := c.sets[k]
-		if set == nil || set.deathSeq != 0 || s.AllocSet != was.GetAllocSet() && c.hides(k.User, set.labels) {
+		set := c.liveSet(k)
+		if set == nil || s.AllocSet != was.GetAllocSet() && c.hides(k.User, set.labels) {
 			return refuse(borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND, "", "spec.alloc_set", "there is no alloc set %s; submit it first", k)
 		}
 		if r := c.checkLink("spec.alloc_set", set.key); r != nil && s.AllocSet != was.GetAllocSet() {
@@ -118,6 +118,9 @@ func (c *Cell) checkLinks(s, was *borgpb.JobSpec) *borgpb.Refusal {
 	}
 	for _, name := range s.StartAfter {
 		k, _ := ParseJobKey(name)
+		if c.tried(k) {
+			continue
+		}
 		j := c.Job(k)
 		if j == nil || !slices.Contains(was.GetStartAfter(), name) && c.hides(k.User, j.labels) {
 			return refuse(borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND, "", "spec.start_after", "there is no job %s", k)
@@ -126,8 +129,7 @@ func (c *Cell) checkLinks(s, was *borgpb.JobSpec) *borgpb.Refusal {
 			return r
 		}
 	}
-	if s.Parent != "" {
-		k, _ := ParseJobKey(s.Parent)
+	if k, _ := ParseJobKey(s.Parent); s.Parent != "" && !c.tried(k) {
 		j := c.Job(k)
 		if j == nil || j.deathSeq != 0 || s.Parent != was.GetParent() && c.hides(k.User, j.labels) {
 			return refuse(borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND, "", "spec.parent", "there is no live job %s", k)
@@ -153,7 +155,7 @@ func (c *Cell) checkLink(field string, object JobKey) *borgpb.Refusal {
 		return refuse(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", field, "%s belongs to user %s; a task of user %s names what is that user's alone", object, object.User, who.User)
 	}
 	return refuse(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", field,
-		"%s belongs to user %s; user %s needs the capability admin to name it, which can be granted by %s", object, object.User, who.User, c.adminWords())
+		"%s belongs to user %s; user %s needs the capability admin to name it, which can be granted by %s", object, object.User, who.User, c.grantWords(who.User, Admin))
 }
 
 func checkKey(key JobKey) *borgpb.Refusal {
@@ -168,7 +170,7 @@ func checkKey(key JobKey) *borgpb.Refusal {
 // checkFree tells whether the key can be taken: jobs and alloc sets share one
 // name space, and only what is dead gives way.
 func (c *Cell) checkFree(key JobKey) *borgpb.Refusal {
-	if s := c.stateOfKey(key); s == stateNone || s == stateDead {
+	if s := c.stateOfKey(key); (s == stateNone || s == stateDead) && !c.tried(key) {
 		return nil
 	}
 	what := "a job"

@@ -68,6 +68,9 @@ func (c *Cell) checkAllocVolumes(s *Spec) *borgpb.Refusal {
 		return nil
 	}
 	set := c.sets[s.allocSet]
+	if made := c.liveSet(s.allocSet); made != nil {
+		set = made
+	}
 	for _, n := range s.needs {
 		for _, v := range n.Task.Volumes {
 			if set != nil && !namesVolume(set.spec.Volumes, v.Name) {

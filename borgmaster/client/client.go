@@ -252,6 +252,21 @@ func (c *Client) WhoAmI(ctx context.Context) (*borgrpc.WhoAmIResponse, error) {
 	})
 }
 
+// Validate asks whether the cell would make ops one after another, and makes none. A
+// refusal is a *RefusedError, with the words that Mutate would return.
+func (c *Client) Validate(ctx context.Context, ops []*borgpb.Op) error {
+	for _, op := range ops {
+		if op.RequestId == "" {
+			op.RequestId, op.RequestWallNs = NewRequestID(time.Now())
+		}
+	}
+	resp, err := call(ctx, c, "ask whether the cell would do it", &borgrpc.ValidateRequest{Ops: ops}, borgrpc.MasterServiceClient.Validate)
+	if err == nil && resp.Refusal != nil {
+		err = &RefusedError{Refusal: resp.Refusal}
+	}
+	return err
+}
+
 // CanI asks whether the caller may do something; why is empty when he may.
 func (c *Client) CanI(ctx context.Context, verb, object string) (why string, err error) {
 	resp, err := tryIdentity(ctx, c, "ask whether I may", func(ctx context.Context, m borgrpc.IdentityServiceClient) (*borgrpc.CanIResponse, error) {

@@ -23,7 +23,7 @@ func cellFlags(name, dir string, portBase, taskPortBase int, logLevel string) []
 		&ucli.IntFlag{Name: "masters", Value: 5, Usage: "`NUMBER` of replicas of the borgmaster"},
 		&ucli.IntFlag{Name: "machines", Value: 3, Usage: "`NUMBER` of borglets"},
 		&ucli.IntFlag{Name: "port-base", Value: portBase, Usage: "master N listens on `PORT`+N, the borglet of machine K on PORT+100+K; their status pages are 50 and 100 ports further"},
-		&ucli.IntFlag{Name: "task-port-base", Value: taskPortBase, Usage: "tasks are granted ports from `PORT` on"},
+		&ucli.IntFlag{Name: "task-port-base", Value: taskPortBase, Usage: fmt.Sprintf("tasks are granted ports from `PORT` on, at least 10 a machine, all below %d", taskPortEnd)},
 		&ucli.StringFlag{Name: "capacity", Usage: "what each machine offers, cpu=500m,mem=2GiB,disk=10GiB (default: an equal `SHARE` of this machine)"},
 		&ucli.StringFlag{Name: "runtime", Value: "auto", Usage: "container, process (no isolation, no limits), or auto: containers `WHERE` they can be had"},
 		&ucli.StringFlag{Name: "bin", Usage: "`DIRECTORY` of borgmaster, borglet and borgcfg (default: where borgcell is)"},

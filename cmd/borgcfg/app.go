@@ -198,7 +198,7 @@ func lookCommands(con *console) []*ucli.Command {
 		command(con, "resolve", "tell where a task is, or the tasks of a job: machine, address, ports", "JOB|TASK", 1, 1, resolveName, outputFlag()),
 		command(con, "audit", "tell who did what, when, by which command, why, and what came of it", "[JOB|MACHINE|USER]", 0, 1, auditTrail, outputFlag(),
 			&ucli.StringFlag{Name: "by", Usage: "only what this `USER` did"},
-			&ucli.StringFlag{Name: "verb", Usage: "only what begins with `VERB`, such as submit-job or kill"},
+			&ucli.StringFlag{Name: "verb", Usage: "only what begins with `VERB`, such as submit-job or kill; one that there is not is answered with all that there are"},
 			&ucli.StringFlag{Name: "since", Usage: "from `TIME` on: 2h, 3d, or 2026-11-21T22:00:00Z"},
 			&ucli.StringFlag{Name: "until", Usage: "before `TIME`"},
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "refused", Usage: "only what was refused"},

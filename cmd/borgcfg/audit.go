@@ -2,11 +2,13 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
+	"borg/borgmaster/client"
 	"borg/cli"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -26,6 +28,7 @@ func auditTrail(s *session) error {
 	if req.UntilWallNs, err = s.moment("until"); err != nil {
 		return err
 	}
+	cut := false
 	if len(s.args) == 1 {
 		req.Object = s.args[0]
 	}
@@ -33,19 +36,19 @@ func auditTrail(s *session) error {
 	case s.flag.IsSet("last"):
 		req.Last = uint32(min(s.flag.Uint64("last"), 1<<32-1))
 	case !s.out.machine() && req.SinceWallNs == 0 && req.UntilWallNs == 0:
-		req.Last = auditShown
+		req.Last, cut = auditShown, true
 	}
 	m, err := s.master()
 	if err != nil {
 		return err
 	}
-	all, any := []*borgpb.AuditRecord{}, false
+	all, shown := []*borgpb.AuditRecord{}, 0
 	err = m.Audit(s.ctx, req, func(resp *borgrpc.AuditResponse) error {
 		for _, silent := range resp.Silent {
 			s.progress("replica %d: what it alone refused is not shown: %s", silent.Replica, cli.Visible(silent.Why))
 		}
 		for _, r := range resp.Records {
-			any = true
+			shown++
 			if s.out.machine() {
 				all = append(all, r)
 			} else if _, err := fmt.Fprintln(s.stdout, s.auditLine(r)); err != nil {
@@ -54,16 +57,28 @@ func auditTrail(s *session) error {
 		}
 		return nil
 	})
+	var invalid *client.InvalidError
+	if errors.As(err, &invalid) {
+		return cli.Errorf(cli.Usage, "audit: %w", err)
+	}
 	if err != nil {
 		return err
 	}
 	if s.out.machine() {
 		return list(s.out, all)
 	}
-	if !any {
-		s.progress("nothing of that is kept; who is no admin sees what he did, and what was done to what is his")
+	if shown == 0 {
+		s.progress("nothing of that is kept; a user who is no admin sees what the user did, and what was done to what the user owns")
 	}
+	s.tellCut(cut, shown, auditShown)
 	return nil
+}
+
+// tellCut says that only the newest are shown, where that was not asked for.
+func (s *session) tellCut(cut bool, shown, most int) {
+	if cut && shown >= most {
+		s.progress("only the newest %d are shown; for more: --last N, or --since TIME", most)
+	}
 }
 
 // auditLine is one record: when, where in the log, who, what, what came of it,

@@ -173,15 +173,12 @@ func (s *session) noSuchJob(n jobName) error {
 
 func (s *session) kill(v victim) error {
 	name := s.short(v.user, v.name)
-	op := &borgpb.Op{}
+	op := v.op()
 	kind := cfg.KindJob.String()
 	dead := v.job.GetStatus().GetState() == borgpb.State_STATE_DEAD
 	if v.set != nil {
 		kind = cfg.KindAllocSet.String()
 		dead = v.set.GetStatus().GetState() == borgpb.State_STATE_DEAD
-		op.Op = &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: v.user, Name: v.name}}
-	} else {
-		op.Op = &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: v.user, Name: v.name}}
 	}
 	if dead {
 		s.say("%s %s: already dead", kind, name)
@@ -192,6 +189,14 @@ func (s *session) kill(v victim) error {
 	}
 	s.say("%s %s: down", kind, name)
 	return nil
+}
+
+// op is the mutation that ends it.
+func (v *victim) op() *borgpb.Op {
+	if v.set != nil {
+		return &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: v.user, Name: v.name}}}
+	}
+	return &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: v.user, Name: v.name}}}
 }
 
 // waitGone waits until no copy of a job is left.

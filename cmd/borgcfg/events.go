@@ -28,23 +28,27 @@ func events(s *session) error {
 	if err != nil {
 		return err
 	}
-	if !s.flag.IsSet("last") && !s.out.machine() {
+	cut := !s.flag.IsSet("last") && !s.out.machine()
+	if cut {
 		req.Last = eventsShown
 	}
 	if s.out.machine() && !req.Follow {
 		return s.eventList(req)
 	}
-	any := false
+	shown := 0
 	err = m.Events(s.ctx, req, func(resp *borgrpc.EventsResponse) error {
 		for _, e := range resp.Events {
-			any = true
+			shown++
 			if err := s.printEvent(e); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-	if err == nil && !any {
+	if err == nil && !req.Follow {
+		s.tellCut(cut, shown, eventsShown)
+	}
+	if err == nil && shown == 0 {
 		s.progress("no events of that among the newest of all, which a master has in memory; older ones: --since 30d")
 	}
 	return err

@@ -116,10 +116,13 @@ func history(s *session) error {
 	if err != nil {
 		return err
 	}
-	all, any := new(borgrpc.HistoryResponse), false
+	all, shown := new(borgrpc.HistoryResponse), 0
 	err = m.History(s.ctx, req, func(resp *borgrpc.HistoryResponse) error {
 		s.tellMissing(resp)
-		any = any || len(resp.Entries)+len(resp.Usage) > 0
+		for _, e := range resp.Entries {
+			shown += len(entryLines(e))
+		}
+		shown += len(resp.Usage)
 		if s.out.machine() {
 			all.Entries, all.Usage = append(all.Entries, resp.Entries...), append(all.Usage, resp.Usage...)
 			all.Gaps, all.Silent = append(all.Gaps, resp.Gaps...), append(all.Silent, resp.Silent...)
@@ -133,9 +136,10 @@ func history(s *session) error {
 		return err
 	case s.out.machine():
 		return s.out.one(all)
-	case !any:
+	case shown == 0:
 		s.progress("nothing of that is kept")
 	}
+	s.tellCut(!s.flag.IsSet("last") && req.Last == eventsShown, shown, eventsShown)
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -150,27 +151,37 @@ func orNone(list []string) string {
 	return strings.Join(list, ", ")
 }
 
+// ofCell are the verbs whose object is no job of anybody.
+var ofCell = []string{"grant", "revoke", "user", "machine", "master", "member", "checkpoint", "authority", "package", "policy", "quota"}
+
 // canI asks the masters whether they would let one.
 func canI(s *session) error {
 	m, err := s.master()
 	if err != nil {
 		return err
 	}
-	object := ""
+	object, verb := "", s.args[0]
 	if len(s.args) == 2 {
 		object = s.args[1]
+		if (verb == "up" || verb == "update") && isFile(object) {
+			return s.canApply(object)
+		}
 		// What is no job is of the cell: a machine, a user.
-		if s.args[0] == "file" {
+		if slices.Contains(ofCell, verb) {
+			object = s.args[1]
+		} else if verb == "file" {
 			user, name, err := s.file(object)
 			if err != nil {
 				return err
 			}
 			object = user + "/" + name
+		} else if job, _, err := s.task(object); err == nil {
+			object = job.String()
 		} else if job, err := s.job(object); err == nil {
 			object = job.String()
 		}
 	}
-	why, err := m.CanI(s.ctx, s.args[0], object)
+	why, err := m.CanI(s.ctx, verb, object)
 	var invalid *client.InvalidError
 	if errors.As(err, &invalid) {
 		return cli.Errorf(cli.Usage, "can-i: %w", err)
@@ -179,10 +190,34 @@ func canI(s *session) error {
 		return err
 	}
 	if why != "" {
-		return cli.Errorf(cli.NotAllowed, "no: %s", why).Hint("an admin can change that: borgcfg grant %s admin", s.source.Name().ID)
+		return cli.Errorf(cli.NotAllowed, "no: %s", why)
 	}
 	s.say("yes")
+	if verb == "up" || verb == "update" {
+		s.progress("quota and capabilities depend on what a file asks for: borgcfg can-i %s FILE", verb)
+	}
 	return nil
+}
+
+// canApply asks whether the masters would take what a job file says.
+func (s *session) canApply(file string) error {
+	objects, err := s.evaluateAll([]string{file})
+	if err != nil {
+		return err
+	}
+	steps, err := s.plan(objects)
+	if err != nil {
+		return err
+	}
+	err = s.validate(steps, nil)
+	var refused *client.RefusedError
+	if errors.As(err, &refused) {
+		return cli.Errorf(cli.NotAllowed, "no: %w", err)
+	}
+	if err == nil {
+		s.say("yes")
+	}
+	return err
 }
 
 // change makes a mutation of a user and tells of it.

@@ -51,21 +51,25 @@ func (s *session) stuckUpdate(name string, u *borgpb.Update) error {
 		if st.GetPromoteLeftNs() > 0 {
 			return nil
 		}
-		return cli.Errorf(cli.Refused, "%s: the canaries are healthy; all other tasks wait until it is promoted", name).
+		return cli.Errorf(cli.NeedsYou, "%s: its canaries are healthy; all other tasks keep the old spec until somebody promotes the update", name).
 			Hint("let them follow: borgcfg update promote %s\nor take it back: borgcfg update rollback %s", name, name)
 	case borgpb.UpdateState_UPDATE_STATE_PAUSED:
-		return cli.Errorf(cli.Refused, "%s: the update is paused", name).Hint("borgcfg update resume %s", name)
+		return cli.Errorf(cli.NeedsYou, "%s: the update is paused", name).Hint("go on: borgcfg update resume %s", name)
 	case borgpb.UpdateState_UPDATE_STATE_FAILED, borgpb.UpdateState_UPDATE_STATE_ABORTED:
-		err := cli.Errorf(cli.Refused, "%s: the update has %s: %s", name, updateState(u), st.GetReason())
+		ended := "failed"
+		if st.GetState() == borgpb.UpdateState_UPDATE_STATE_ABORTED {
+			ended = "was aborted"
+		}
+		err := cli.Errorf(cli.WentWrong, "%s: the update %s: %s", name, ended, st.GetReason())
 		if u.GetSpec().GetStableVersion() != 0 {
-			return err.Hint("return to version %d: borgcfg update rollback %s", u.Spec.StableVersion, name)
+			return err.Hint("go back to the spec of version %d: borgcfg update rollback %s", u.Spec.StableVersion, name)
 		}
 		return err.Hint("see: borgcfg update status %s", name)
 	case borgpb.UpdateState_UPDATE_STATE_ROLLED_BACK:
 		if s.wantsBack {
 			return nil
 		}
-		return cli.Errorf(cli.Refused, "%s: the update was rolled back: %s", name, st.GetReason()).Hint("see: borgcfg events --job %s", name)
+		return cli.Errorf(cli.WentWrong, "%s: the update was rolled back: %s; its tasks have the spec from before it, as version %d", name, st.GetReason(), u.GetSpec().GetToVersion()).Hint("see: borgcfg events --job %s", name)
 	}
 	return nil
 }
@@ -158,9 +162,9 @@ func (s *session) rolloutLines(name string, u *borgpb.Update) (lines []string) {
 	back := u.GetSpec().GetStableVersion()
 	switch {
 	case back != 0 && st.GetCloseLeftNs() > 0:
-		add("can be undone for %v: borgcfg update rollback %s returns to version %d; borgcfg update close %s makes it final", in(st.GetCloseLeftNs()), name, back, name)
+		add("can be undone for %v: borgcfg update rollback %s gives all tasks the spec of version %d again; borgcfg update close %s makes it final", in(st.GetCloseLeftNs()), name, back, name)
 	case back != 0:
-		add("can be undone: borgcfg update rollback %s returns to version %d", name, back)
+		add("can be undone: borgcfg update rollback %s gives all tasks the spec of version %d again", name, back)
 	}
 	return lines
 }

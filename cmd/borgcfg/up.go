@@ -213,6 +213,9 @@ func diffFiles(s *session) error {
 	}
 	s.show(steps)
 	s.showPruned(ends)
+	if err := s.validate(steps, ends); err != nil {
+		return err
+	}
 	for _, st := range steps {
 		if st.action != nothing || len(ends) > 0 {
 			return &cli.Error{Code: cli.Changes, What: "there are changes", Next: "make it so: borgcfg up " + s.sameFiles()}
@@ -259,6 +262,9 @@ func upFiles(s *session) error {
 		s.show(steps)
 		s.showPruned(ends)
 		s.progress("nothing was done (--dry-run)")
+		if err := s.validate(steps, ends); err != nil {
+			return err
+		}
 		_, misfit := s.misfits(steps)
 		return misfit
 	}
@@ -289,25 +295,12 @@ func upFiles(s *session) error {
 // apply does one step and says what it did.
 func (s *session) apply(st *step) error {
 	name := s.short(st.User, st.Name)
-	var op *borgpb.Op
-	var err error
-	switch st.action {
-	case nothing:
+	if st.action == nothing {
 		s.say("%s %s: %s", st.Kind, name, st.note)
 		s.sayKept(st)
 		return nil
-	case create:
-		op, err = st.submit()
-	case change:
-		switch {
-		case st.Kind == cfg.KindJob:
-			op, err = st.update()
-		case st.given != nil:
-			op, err = st.updateSet()
-		default:
-			op = st.relabelTo(st.allocs.GetMeta())
-		}
 	}
+	op, err := st.op()
 	if err != nil {
 		return err
 	}

@@ -289,6 +289,108 @@ func (x *MutateResponse) GetReplica() uint64 {
 	return 0
 }
 
+// ValidateRequest has ops that somebody may ask for.
+type ValidateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order in which they would be made; at least one, at most 256. Each as in
+	// MutateRequest.
+	Ops           []*borgpb.Op `protobuf:"bytes,1,rep,name=ops,proto3" json:"ops,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ValidateRequest) Reset() {
+	*x = ValidateRequest{}
+	mi := &file_borgrpc_master_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ValidateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ValidateRequest) ProtoMessage() {}
+
+func (x *ValidateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ValidateRequest.ProtoReflect.Descriptor instead.
+func (*ValidateRequest) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ValidateRequest) GetOps() []*borgpb.Op {
+	if x != nil {
+		return x.Ops
+	}
+	return nil
+}
+
+// ValidateResponse says whether the cell would make them.
+type ValidateResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Absent: all of them.
+	Refusal *borgpb.Refusal `protobuf:"bytes,1,opt,name=refusal,proto3" json:"refusal,omitempty"`
+	// Position in the request of the op that would be refused.
+	Refused       uint32 `protobuf:"varint,2,opt,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ValidateResponse) Reset() {
+	*x = ValidateResponse{}
+	mi := &file_borgrpc_master_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ValidateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ValidateResponse) ProtoMessage() {}
+
+func (x *ValidateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ValidateResponse.ProtoReflect.Descriptor instead.
+func (*ValidateResponse) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ValidateResponse) GetRefusal() *borgpb.Refusal {
+	if x != nil {
+		return x.Refusal
+	}
+	return nil
+}
+
+func (x *ValidateResponse) GetRefused() uint32 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
 // GetCellRequest asks for the view of the replica that is asked.
 type GetCellRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -298,7 +400,7 @@ type GetCellRequest struct {
 
 func (x *GetCellRequest) Reset() {
 	*x = GetCellRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[2]
+	mi := &file_borgrpc_master_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -310,7 +412,7 @@ func (x *GetCellRequest) String() string {
 func (*GetCellRequest) ProtoMessage() {}
 
 func (x *GetCellRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[2]
+	mi := &file_borgrpc_master_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -323,7 +425,7 @@ func (x *GetCellRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCellRequest.ProtoReflect.Descriptor instead.
 func (*GetCellRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{2}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{4}
 }
 
 // GetCellResponse is how one replica sees the cell; it may be behind.
@@ -391,7 +493,7 @@ type GetCellResponse struct {
 
 func (x *GetCellResponse) Reset() {
 	*x = GetCellResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[3]
+	mi := &file_borgrpc_master_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -403,7 +505,7 @@ func (x *GetCellResponse) String() string {
 func (*GetCellResponse) ProtoMessage() {}
 
 func (x *GetCellResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[3]
+	mi := &file_borgrpc_master_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -416,7 +518,7 @@ func (x *GetCellResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCellResponse.ProtoReflect.Descriptor instead.
 func (*GetCellResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{3}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetCellResponse) GetCellName() string {
@@ -625,7 +727,7 @@ type Reach struct {
 
 func (x *Reach) Reset() {
 	*x = Reach{}
-	mi := &file_borgrpc_master_proto_msgTypes[4]
+	mi := &file_borgrpc_master_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -637,7 +739,7 @@ func (x *Reach) String() string {
 func (*Reach) ProtoMessage() {}
 
 func (x *Reach) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[4]
+	mi := &file_borgrpc_master_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -650,7 +752,7 @@ func (x *Reach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reach.ProtoReflect.Descriptor instead.
 func (*Reach) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{4}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Reach) GetUnreachable() uint32 {
@@ -696,7 +798,7 @@ type Simulated struct {
 
 func (x *Simulated) Reset() {
 	*x = Simulated{}
-	mi := &file_borgrpc_master_proto_msgTypes[5]
+	mi := &file_borgrpc_master_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -708,7 +810,7 @@ func (x *Simulated) String() string {
 func (*Simulated) ProtoMessage() {}
 
 func (x *Simulated) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[5]
+	mi := &file_borgrpc_master_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -721,7 +823,7 @@ func (x *Simulated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Simulated.ProtoReflect.Descriptor instead.
 func (*Simulated) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{5}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Simulated) GetAsOfIndex() uint64 {
@@ -760,7 +862,7 @@ type GetJobRequest struct {
 
 func (x *GetJobRequest) Reset() {
 	*x = GetJobRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[6]
+	mi := &file_borgrpc_master_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -772,7 +874,7 @@ func (x *GetJobRequest) String() string {
 func (*GetJobRequest) ProtoMessage() {}
 
 func (x *GetJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[6]
+	mi := &file_borgrpc_master_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -785,7 +887,7 @@ func (x *GetJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobRequest.ProtoReflect.Descriptor instead.
 func (*GetJobRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{6}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetJobRequest) GetUser() string {
@@ -827,7 +929,7 @@ type GetJobResponse struct {
 
 func (x *GetJobResponse) Reset() {
 	*x = GetJobResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[7]
+	mi := &file_borgrpc_master_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -839,7 +941,7 @@ func (x *GetJobResponse) String() string {
 func (*GetJobResponse) ProtoMessage() {}
 
 func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[7]
+	mi := &file_borgrpc_master_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -852,7 +954,7 @@ func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobResponse.ProtoReflect.Descriptor instead.
 func (*GetJobResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{7}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetJobResponse) GetJob() *borgpb.Job {
@@ -899,7 +1001,7 @@ type Given struct {
 
 func (x *Given) Reset() {
 	*x = Given{}
-	mi := &file_borgrpc_master_proto_msgTypes[8]
+	mi := &file_borgrpc_master_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -911,7 +1013,7 @@ func (x *Given) String() string {
 func (*Given) ProtoMessage() {}
 
 func (x *Given) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[8]
+	mi := &file_borgrpc_master_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -924,7 +1026,7 @@ func (x *Given) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Given.ProtoReflect.Descriptor instead.
 func (*Given) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{8}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Given) GetTasks() uint32 {
@@ -969,7 +1071,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[9]
+	mi := &file_borgrpc_master_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -981,7 +1083,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[9]
+	mi := &file_borgrpc_master_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -994,7 +1096,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{9}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListJobsRequest) GetUser() string {
@@ -1054,7 +1156,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[10]
+	mi := &file_borgrpc_master_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1066,7 +1168,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[10]
+	mi := &file_borgrpc_master_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1079,7 +1181,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{10}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListJobsResponse) GetJobs() []*borgpb.Job {
@@ -1137,7 +1239,7 @@ type ListTasksRequest struct {
 
 func (x *ListTasksRequest) Reset() {
 	*x = ListTasksRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[11]
+	mi := &file_borgrpc_master_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1149,7 +1251,7 @@ func (x *ListTasksRequest) String() string {
 func (*ListTasksRequest) ProtoMessage() {}
 
 func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[11]
+	mi := &file_borgrpc_master_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1162,7 +1264,7 @@ func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksRequest.ProtoReflect.Descriptor instead.
 func (*ListTasksRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{11}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListTasksRequest) GetUser() string {
@@ -1259,7 +1361,7 @@ type ListTasksResponse struct {
 
 func (x *ListTasksResponse) Reset() {
 	*x = ListTasksResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[12]
+	mi := &file_borgrpc_master_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1271,7 +1373,7 @@ func (x *ListTasksResponse) String() string {
 func (*ListTasksResponse) ProtoMessage() {}
 
 func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[12]
+	mi := &file_borgrpc_master_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1284,7 +1386,7 @@ func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksResponse.ProtoReflect.Descriptor instead.
 func (*ListTasksResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{12}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListTasksResponse) GetTasks() []*borgpb.Task {
@@ -1340,7 +1442,7 @@ type ListAllocsRequest struct {
 
 func (x *ListAllocsRequest) Reset() {
 	*x = ListAllocsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[13]
+	mi := &file_borgrpc_master_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1352,7 +1454,7 @@ func (x *ListAllocsRequest) String() string {
 func (*ListAllocsRequest) ProtoMessage() {}
 
 func (x *ListAllocsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[13]
+	mi := &file_borgrpc_master_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1365,7 +1467,7 @@ func (x *ListAllocsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAllocsRequest.ProtoReflect.Descriptor instead.
 func (*ListAllocsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{13}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListAllocsRequest) GetUser() string {
@@ -1437,7 +1539,7 @@ type ListAllocsResponse struct {
 
 func (x *ListAllocsResponse) Reset() {
 	*x = ListAllocsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[14]
+	mi := &file_borgrpc_master_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1449,7 +1551,7 @@ func (x *ListAllocsResponse) String() string {
 func (*ListAllocsResponse) ProtoMessage() {}
 
 func (x *ListAllocsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[14]
+	mi := &file_borgrpc_master_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1462,7 +1564,7 @@ func (x *ListAllocsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAllocsResponse.ProtoReflect.Descriptor instead.
 func (*ListAllocsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{14}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListAllocsResponse) GetAllocSets() []*borgpb.AllocSet {
@@ -1519,7 +1621,7 @@ type ListMachinesRequest struct {
 
 func (x *ListMachinesRequest) Reset() {
 	*x = ListMachinesRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[15]
+	mi := &file_borgrpc_master_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1531,7 +1633,7 @@ func (x *ListMachinesRequest) String() string {
 func (*ListMachinesRequest) ProtoMessage() {}
 
 func (x *ListMachinesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[15]
+	mi := &file_borgrpc_master_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1544,7 +1646,7 @@ func (x *ListMachinesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMachinesRequest.ProtoReflect.Descriptor instead.
 func (*ListMachinesRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{15}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListMachinesRequest) GetName() string {
@@ -1597,7 +1699,7 @@ type ListMachinesResponse struct {
 
 func (x *ListMachinesResponse) Reset() {
 	*x = ListMachinesResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[16]
+	mi := &file_borgrpc_master_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1609,7 +1711,7 @@ func (x *ListMachinesResponse) String() string {
 func (*ListMachinesResponse) ProtoMessage() {}
 
 func (x *ListMachinesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[16]
+	mi := &file_borgrpc_master_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1622,7 +1724,7 @@ func (x *ListMachinesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMachinesResponse.ProtoReflect.Descriptor instead.
 func (*ListMachinesResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{16}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListMachinesResponse) GetMachines() []*borgpb.Machine {
@@ -1655,7 +1757,7 @@ type ListPackageBansRequest struct {
 
 func (x *ListPackageBansRequest) Reset() {
 	*x = ListPackageBansRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[17]
+	mi := &file_borgrpc_master_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1667,7 +1769,7 @@ func (x *ListPackageBansRequest) String() string {
 func (*ListPackageBansRequest) ProtoMessage() {}
 
 func (x *ListPackageBansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[17]
+	mi := &file_borgrpc_master_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1680,7 +1782,7 @@ func (x *ListPackageBansRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPackageBansRequest.ProtoReflect.Descriptor instead.
 func (*ListPackageBansRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{17}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{19}
 }
 
 // ListPackageBansResponse is at most as long as the cell's limit of bans.
@@ -1696,7 +1798,7 @@ type ListPackageBansResponse struct {
 
 func (x *ListPackageBansResponse) Reset() {
 	*x = ListPackageBansResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[18]
+	mi := &file_borgrpc_master_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1708,7 +1810,7 @@ func (x *ListPackageBansResponse) String() string {
 func (*ListPackageBansResponse) ProtoMessage() {}
 
 func (x *ListPackageBansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[18]
+	mi := &file_borgrpc_master_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1721,7 +1823,7 @@ func (x *ListPackageBansResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPackageBansResponse.ProtoReflect.Descriptor instead.
 func (*ListPackageBansResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{18}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListPackageBansResponse) GetBans() []*PackageBan {
@@ -1761,7 +1863,7 @@ type PackageBan struct {
 
 func (x *PackageBan) Reset() {
 	*x = PackageBan{}
-	mi := &file_borgrpc_master_proto_msgTypes[19]
+	mi := &file_borgrpc_master_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1773,7 +1875,7 @@ func (x *PackageBan) String() string {
 func (*PackageBan) ProtoMessage() {}
 
 func (x *PackageBan) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[19]
+	mi := &file_borgrpc_master_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1786,7 +1888,7 @@ func (x *PackageBan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackageBan.ProtoReflect.Descriptor instead.
 func (*PackageBan) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{19}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PackageBan) GetName() string {
@@ -1847,7 +1949,7 @@ type GetPreemptionPolicyRequest struct {
 
 func (x *GetPreemptionPolicyRequest) Reset() {
 	*x = GetPreemptionPolicyRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[20]
+	mi := &file_borgrpc_master_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1859,7 +1961,7 @@ func (x *GetPreemptionPolicyRequest) String() string {
 func (*GetPreemptionPolicyRequest) ProtoMessage() {}
 
 func (x *GetPreemptionPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[20]
+	mi := &file_borgrpc_master_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1872,7 +1974,7 @@ func (x *GetPreemptionPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPreemptionPolicyRequest.ProtoReflect.Descriptor instead.
 func (*GetPreemptionPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{20}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{22}
 }
 
 // GetPreemptionPolicyResponse is which bands collapse.
@@ -1888,7 +1990,7 @@ type GetPreemptionPolicyResponse struct {
 
 func (x *GetPreemptionPolicyResponse) Reset() {
 	*x = GetPreemptionPolicyResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[21]
+	mi := &file_borgrpc_master_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1900,7 +2002,7 @@ func (x *GetPreemptionPolicyResponse) String() string {
 func (*GetPreemptionPolicyResponse) ProtoMessage() {}
 
 func (x *GetPreemptionPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[21]
+	mi := &file_borgrpc_master_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1913,7 +2015,7 @@ func (x *GetPreemptionPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPreemptionPolicyResponse.ProtoReflect.Descriptor instead.
 func (*GetPreemptionPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{21}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetPreemptionPolicyResponse) GetCollapse() []borgpb.Band {
@@ -1939,7 +2041,7 @@ type GetVisibilityRequest struct {
 
 func (x *GetVisibilityRequest) Reset() {
 	*x = GetVisibilityRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[22]
+	mi := &file_borgrpc_master_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1951,7 +2053,7 @@ func (x *GetVisibilityRequest) String() string {
 func (*GetVisibilityRequest) ProtoMessage() {}
 
 func (x *GetVisibilityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[22]
+	mi := &file_borgrpc_master_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1964,7 +2066,7 @@ func (x *GetVisibilityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetVisibilityRequest.ProtoReflect.Descriptor instead.
 func (*GetVisibilityRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{22}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{24}
 }
 
 // GetVisibilityResponse is the policy.
@@ -1983,7 +2085,7 @@ type GetVisibilityResponse struct {
 
 func (x *GetVisibilityResponse) Reset() {
 	*x = GetVisibilityResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[23]
+	mi := &file_borgrpc_master_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1995,7 +2097,7 @@ func (x *GetVisibilityResponse) String() string {
 func (*GetVisibilityResponse) ProtoMessage() {}
 
 func (x *GetVisibilityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[23]
+	mi := &file_borgrpc_master_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2008,7 +2110,7 @@ func (x *GetVisibilityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetVisibilityResponse.ProtoReflect.Descriptor instead.
 func (*GetVisibilityResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{23}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetVisibilityResponse) GetPolicy() *borgpb.Visibility {
@@ -2047,7 +2149,7 @@ type GetLabelPolicyRequest struct {
 
 func (x *GetLabelPolicyRequest) Reset() {
 	*x = GetLabelPolicyRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[24]
+	mi := &file_borgrpc_master_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2059,7 +2161,7 @@ func (x *GetLabelPolicyRequest) String() string {
 func (*GetLabelPolicyRequest) ProtoMessage() {}
 
 func (x *GetLabelPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[24]
+	mi := &file_borgrpc_master_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2072,7 +2174,7 @@ func (x *GetLabelPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLabelPolicyRequest.ProtoReflect.Descriptor instead.
 func (*GetLabelPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{24}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GetLabelPolicyRequest) GetCheck() bool {
@@ -2109,7 +2211,7 @@ type GetLabelPolicyResponse struct {
 
 func (x *GetLabelPolicyResponse) Reset() {
 	*x = GetLabelPolicyResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[25]
+	mi := &file_borgrpc_master_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2121,7 +2223,7 @@ func (x *GetLabelPolicyResponse) String() string {
 func (*GetLabelPolicyResponse) ProtoMessage() {}
 
 func (x *GetLabelPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[25]
+	mi := &file_borgrpc_master_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2134,7 +2236,7 @@ func (x *GetLabelPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLabelPolicyResponse.ProtoReflect.Descriptor instead.
 func (*GetLabelPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{25}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GetLabelPolicyResponse) GetPolicy() *borgpb.LabelPolicy {
@@ -2183,7 +2285,7 @@ type ListQuotasRequest struct {
 
 func (x *ListQuotasRequest) Reset() {
 	*x = ListQuotasRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2195,7 +2297,7 @@ func (x *ListQuotasRequest) String() string {
 func (*ListQuotasRequest) ProtoMessage() {}
 
 func (x *ListQuotasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2208,7 +2310,7 @@ func (x *ListQuotasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotasRequest.ProtoReflect.Descriptor instead.
 func (*ListQuotasRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListQuotasRequest) GetUser() string {
@@ -2242,7 +2344,7 @@ type ListQuotasResponse struct {
 
 func (x *ListQuotasResponse) Reset() {
 	*x = ListQuotasResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2254,7 +2356,7 @@ func (x *ListQuotasResponse) String() string {
 func (*ListQuotasResponse) ProtoMessage() {}
 
 func (x *ListQuotasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2267,7 +2369,7 @@ func (x *ListQuotasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotasResponse.ProtoReflect.Descriptor instead.
 func (*ListQuotasResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListQuotasResponse) GetEnforced() bool {
@@ -2332,7 +2434,7 @@ type StateShare struct {
 
 func (x *StateShare) Reset() {
 	*x = StateShare{}
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2344,7 +2446,7 @@ func (x *StateShare) String() string {
 func (*StateShare) ProtoMessage() {}
 
 func (x *StateShare) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2357,7 +2459,7 @@ func (x *StateShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateShare.ProtoReflect.Descriptor instead.
 func (*StateShare) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StateShare) GetUser() string {
@@ -2391,7 +2493,7 @@ type StateHeld struct {
 
 func (x *StateHeld) Reset() {
 	*x = StateHeld{}
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2403,7 +2505,7 @@ func (x *StateHeld) String() string {
 func (*StateHeld) ProtoMessage() {}
 
 func (x *StateHeld) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2416,7 +2518,7 @@ func (x *StateHeld) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateHeld.ProtoReflect.Descriptor instead.
 func (*StateHeld) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *StateHeld) GetMeasure() borgpb.StateMeasure {
@@ -2462,7 +2564,7 @@ type LabelBreach struct {
 
 func (x *LabelBreach) Reset() {
 	*x = LabelBreach{}
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2474,7 +2576,7 @@ func (x *LabelBreach) String() string {
 func (*LabelBreach) ProtoMessage() {}
 
 func (x *LabelBreach) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2487,7 +2589,7 @@ func (x *LabelBreach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelBreach.ProtoReflect.Descriptor instead.
 func (*LabelBreach) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *LabelBreach) GetKind() borgpb.Labelled {
@@ -2538,7 +2640,7 @@ type QuotaUse struct {
 
 func (x *QuotaUse) Reset() {
 	*x = QuotaUse{}
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2550,7 +2652,7 @@ func (x *QuotaUse) String() string {
 func (*QuotaUse) ProtoMessage() {}
 
 func (x *QuotaUse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2563,7 +2665,7 @@ func (x *QuotaUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotaUse.ProtoReflect.Descriptor instead.
 func (*QuotaUse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *QuotaUse) GetUser() string {
@@ -2647,7 +2749,7 @@ type TaskBounds struct {
 
 func (x *TaskBounds) Reset() {
 	*x = TaskBounds{}
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2659,7 +2761,7 @@ func (x *TaskBounds) String() string {
 func (*TaskBounds) ProtoMessage() {}
 
 func (x *TaskBounds) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2672,7 +2774,7 @@ func (x *TaskBounds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskBounds.ProtoReflect.Descriptor instead.
 func (*TaskBounds) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *TaskBounds) GetUser() string {
@@ -2720,7 +2822,7 @@ type SoldBand struct {
 
 func (x *SoldBand) Reset() {
 	*x = SoldBand{}
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2732,7 +2834,7 @@ func (x *SoldBand) String() string {
 func (*SoldBand) ProtoMessage() {}
 
 func (x *SoldBand) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2745,7 +2847,7 @@ func (x *SoldBand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SoldBand.ProtoReflect.Descriptor instead.
 func (*SoldBand) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *SoldBand) GetBand() borgpb.Band {
@@ -2801,7 +2903,7 @@ type AddMachineRequest struct {
 
 func (x *AddMachineRequest) Reset() {
 	*x = AddMachineRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2813,7 +2915,7 @@ func (x *AddMachineRequest) String() string {
 func (*AddMachineRequest) ProtoMessage() {}
 
 func (x *AddMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2826,7 +2928,7 @@ func (x *AddMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMachineRequest.ProtoReflect.Descriptor instead.
 func (*AddMachineRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *AddMachineRequest) GetAddr() string {
@@ -2898,7 +3000,7 @@ type AddMachineResponse struct {
 
 func (x *AddMachineResponse) Reset() {
 	*x = AddMachineResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2910,7 +3012,7 @@ func (x *AddMachineResponse) String() string {
 func (*AddMachineResponse) ProtoMessage() {}
 
 func (x *AddMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2923,7 +3025,7 @@ func (x *AddMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMachineResponse.ProtoReflect.Descriptor instead.
 func (*AddMachineResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *AddMachineResponse) GetResult() *borgpb.Result {
@@ -2956,7 +3058,7 @@ type SafeToDrainRequest struct {
 
 func (x *SafeToDrainRequest) Reset() {
 	*x = SafeToDrainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2968,7 +3070,7 @@ func (x *SafeToDrainRequest) String() string {
 func (*SafeToDrainRequest) ProtoMessage() {}
 
 func (x *SafeToDrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2981,7 +3083,7 @@ func (x *SafeToDrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SafeToDrainRequest.ProtoReflect.Descriptor instead.
 func (*SafeToDrainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SafeToDrainRequest) GetMachines() []string {
@@ -3020,7 +3122,7 @@ type SafeToDrainResponse struct {
 
 func (x *SafeToDrainResponse) Reset() {
 	*x = SafeToDrainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3032,7 +3134,7 @@ func (x *SafeToDrainResponse) String() string {
 func (*SafeToDrainResponse) ProtoMessage() {}
 
 func (x *SafeToDrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3045,7 +3147,7 @@ func (x *SafeToDrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SafeToDrainResponse.ProtoReflect.Descriptor instead.
 func (*SafeToDrainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SafeToDrainResponse) GetVerdicts() []*DrainVerdict {
@@ -3090,7 +3192,7 @@ type DrainVerdict struct {
 
 func (x *DrainVerdict) Reset() {
 	*x = DrainVerdict{}
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3102,7 +3204,7 @@ func (x *DrainVerdict) String() string {
 func (*DrainVerdict) ProtoMessage() {}
 
 func (x *DrainVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3115,7 +3217,7 @@ func (x *DrainVerdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainVerdict.ProtoReflect.Descriptor instead.
 func (*DrainVerdict) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DrainVerdict) GetMachine() string {
@@ -3175,7 +3277,7 @@ type WhyRequest struct {
 
 func (x *WhyRequest) Reset() {
 	*x = WhyRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3187,7 +3289,7 @@ func (x *WhyRequest) String() string {
 func (*WhyRequest) ProtoMessage() {}
 
 func (x *WhyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3200,7 +3302,7 @@ func (x *WhyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyRequest.ProtoReflect.Descriptor instead.
 func (*WhyRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WhyRequest) GetUser() string {
@@ -3251,7 +3353,7 @@ type WhyResponse struct {
 
 func (x *WhyResponse) Reset() {
 	*x = WhyResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3263,7 +3365,7 @@ func (x *WhyResponse) String() string {
 func (*WhyResponse) ProtoMessage() {}
 
 func (x *WhyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3276,7 +3378,7 @@ func (x *WhyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyResponse.ProtoReflect.Descriptor instead.
 func (*WhyResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WhyResponse) GetTask() *borgpb.Task {
@@ -3360,7 +3462,7 @@ type WhyPlacement struct {
 
 func (x *WhyPlacement) Reset() {
 	*x = WhyPlacement{}
-	mi := &file_borgrpc_master_proto_msgTypes[41]
+	mi := &file_borgrpc_master_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3372,7 +3474,7 @@ func (x *WhyPlacement) String() string {
 func (*WhyPlacement) ProtoMessage() {}
 
 func (x *WhyPlacement) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[41]
+	mi := &file_borgrpc_master_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3385,7 +3487,7 @@ func (x *WhyPlacement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyPlacement.ProtoReflect.Descriptor instead.
 func (*WhyPlacement) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WhyPlacement) GetMachine() string {
@@ -3453,7 +3555,7 @@ type WhyPart struct {
 
 func (x *WhyPart) Reset() {
 	*x = WhyPart{}
-	mi := &file_borgrpc_master_proto_msgTypes[42]
+	mi := &file_borgrpc_master_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3465,7 +3567,7 @@ func (x *WhyPart) String() string {
 func (*WhyPart) ProtoMessage() {}
 
 func (x *WhyPart) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[42]
+	mi := &file_borgrpc_master_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3478,7 +3580,7 @@ func (x *WhyPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyPart.ProtoReflect.Descriptor instead.
 func (*WhyPart) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WhyPart) GetPart() string {
@@ -3531,7 +3633,7 @@ type WhyFight struct {
 
 func (x *WhyFight) Reset() {
 	*x = WhyFight{}
-	mi := &file_borgrpc_master_proto_msgTypes[43]
+	mi := &file_borgrpc_master_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3543,7 +3645,7 @@ func (x *WhyFight) String() string {
 func (*WhyFight) ProtoMessage() {}
 
 func (x *WhyFight) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[43]
+	mi := &file_borgrpc_master_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3556,7 +3658,7 @@ func (x *WhyFight) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyFight.ProtoReflect.Descriptor instead.
 func (*WhyFight) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{43}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *WhyFight) GetBy() string {
@@ -3644,7 +3746,7 @@ type WhyHolder struct {
 
 func (x *WhyHolder) Reset() {
 	*x = WhyHolder{}
-	mi := &file_borgrpc_master_proto_msgTypes[44]
+	mi := &file_borgrpc_master_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3656,7 +3758,7 @@ func (x *WhyHolder) String() string {
 func (*WhyHolder) ProtoMessage() {}
 
 func (x *WhyHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[44]
+	mi := &file_borgrpc_master_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3669,7 +3771,7 @@ func (x *WhyHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyHolder.ProtoReflect.Descriptor instead.
 func (*WhyHolder) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{44}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *WhyHolder) GetName() string {
@@ -3712,7 +3814,7 @@ type WhyReason struct {
 
 func (x *WhyReason) Reset() {
 	*x = WhyReason{}
-	mi := &file_borgrpc_master_proto_msgTypes[45]
+	mi := &file_borgrpc_master_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3724,7 +3826,7 @@ func (x *WhyReason) String() string {
 func (*WhyReason) ProtoMessage() {}
 
 func (x *WhyReason) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[45]
+	mi := &file_borgrpc_master_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3737,7 +3839,7 @@ func (x *WhyReason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyReason.ProtoReflect.Descriptor instead.
 func (*WhyReason) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{45}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *WhyReason) GetTest() string {
@@ -3781,7 +3883,7 @@ type WhyChange struct {
 
 func (x *WhyChange) Reset() {
 	*x = WhyChange{}
-	mi := &file_borgrpc_master_proto_msgTypes[46]
+	mi := &file_borgrpc_master_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3793,7 +3895,7 @@ func (x *WhyChange) String() string {
 func (*WhyChange) ProtoMessage() {}
 
 func (x *WhyChange) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[46]
+	mi := &file_borgrpc_master_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3806,7 +3908,7 @@ func (x *WhyChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyChange.ProtoReflect.Descriptor instead.
 func (*WhyChange) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{46}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *WhyChange) GetChange() string {
@@ -3842,7 +3944,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[47]
+	mi := &file_borgrpc_master_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3854,7 +3956,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[47]
+	mi := &file_borgrpc_master_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3867,7 +3969,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{47}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *EventsRequest) GetFromIndex() uint64 {
@@ -3919,7 +4021,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[48]
+	mi := &file_borgrpc_master_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3931,7 +4033,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[48]
+	mi := &file_borgrpc_master_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3944,7 +4046,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{48}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *EventsResponse) GetEvents() []*borgpb.Event {
@@ -3995,7 +4097,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[49]
+	mi := &file_borgrpc_master_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4007,7 +4109,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[49]
+	mi := &file_borgrpc_master_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4020,7 +4122,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{49}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *LogsRequest) GetUser() string {
@@ -4123,7 +4225,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[50]
+	mi := &file_borgrpc_master_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4135,7 +4237,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[50]
+	mi := &file_borgrpc_master_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4148,7 +4250,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{50}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *LogsResponse) GetData() []byte {
@@ -4206,7 +4308,7 @@ type FollowRequest struct {
 
 func (x *FollowRequest) Reset() {
 	*x = FollowRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[51]
+	mi := &file_borgrpc_master_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4218,7 +4320,7 @@ func (x *FollowRequest) String() string {
 func (*FollowRequest) ProtoMessage() {}
 
 func (x *FollowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[51]
+	mi := &file_borgrpc_master_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4231,7 +4333,7 @@ func (x *FollowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRequest.ProtoReflect.Descriptor instead.
 func (*FollowRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{51}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *FollowRequest) GetScheduler() string {
@@ -4272,7 +4374,7 @@ type FollowResponse struct {
 
 func (x *FollowResponse) Reset() {
 	*x = FollowResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[52]
+	mi := &file_borgrpc_master_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4284,7 +4386,7 @@ func (x *FollowResponse) String() string {
 func (*FollowResponse) ProtoMessage() {}
 
 func (x *FollowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[52]
+	mi := &file_borgrpc_master_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4297,7 +4399,7 @@ func (x *FollowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowResponse.ProtoReflect.Descriptor instead.
 func (*FollowResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{52}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *FollowResponse) GetRecords() []*Record {
@@ -4360,7 +4462,7 @@ type SilentMachines struct {
 
 func (x *SilentMachines) Reset() {
 	*x = SilentMachines{}
-	mi := &file_borgrpc_master_proto_msgTypes[53]
+	mi := &file_borgrpc_master_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4372,7 +4474,7 @@ func (x *SilentMachines) String() string {
 func (*SilentMachines) ProtoMessage() {}
 
 func (x *SilentMachines) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[53]
+	mi := &file_borgrpc_master_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4385,7 +4487,7 @@ func (x *SilentMachines) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SilentMachines.ProtoReflect.Descriptor instead.
 func (*SilentMachines) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{53}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *SilentMachines) GetNames() []string {
@@ -4408,7 +4510,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_borgrpc_master_proto_msgTypes[54]
+	mi := &file_borgrpc_master_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4420,7 +4522,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[54]
+	mi := &file_borgrpc_master_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4433,7 +4535,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{54}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Record) GetKey() []byte {
@@ -4465,7 +4567,7 @@ type CommittedEntry struct {
 
 func (x *CommittedEntry) Reset() {
 	*x = CommittedEntry{}
-	mi := &file_borgrpc_master_proto_msgTypes[55]
+	mi := &file_borgrpc_master_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4477,7 +4579,7 @@ func (x *CommittedEntry) String() string {
 func (*CommittedEntry) ProtoMessage() {}
 
 func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[55]
+	mi := &file_borgrpc_master_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4490,7 +4592,7 @@ func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommittedEntry.ProtoReflect.Descriptor instead.
 func (*CommittedEntry) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{55}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *CommittedEntry) GetIndex() uint64 {
@@ -4525,7 +4627,7 @@ type AssignRequest struct {
 
 func (x *AssignRequest) Reset() {
 	*x = AssignRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[56]
+	mi := &file_borgrpc_master_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4537,7 +4639,7 @@ func (x *AssignRequest) String() string {
 func (*AssignRequest) ProtoMessage() {}
 
 func (x *AssignRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[56]
+	mi := &file_borgrpc_master_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4550,7 +4652,7 @@ func (x *AssignRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignRequest.ProtoReflect.Descriptor instead.
 func (*AssignRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{56}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *AssignRequest) GetAssign() *borgpb.Assign {
@@ -4571,7 +4673,7 @@ type AssignResponse struct {
 
 func (x *AssignResponse) Reset() {
 	*x = AssignResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[57]
+	mi := &file_borgrpc_master_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4583,7 +4685,7 @@ func (x *AssignResponse) String() string {
 func (*AssignResponse) ProtoMessage() {}
 
 func (x *AssignResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[57]
+	mi := &file_borgrpc_master_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4596,7 +4698,7 @@ func (x *AssignResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignResponse.ProtoReflect.Descriptor instead.
 func (*AssignResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{57}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *AssignResponse) GetResult() *borgpb.Result {
@@ -4617,7 +4719,7 @@ type MoveTasksRequest struct {
 
 func (x *MoveTasksRequest) Reset() {
 	*x = MoveTasksRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[58]
+	mi := &file_borgrpc_master_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4629,7 +4731,7 @@ func (x *MoveTasksRequest) String() string {
 func (*MoveTasksRequest) ProtoMessage() {}
 
 func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[58]
+	mi := &file_borgrpc_master_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4642,7 +4744,7 @@ func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksRequest.ProtoReflect.Descriptor instead.
 func (*MoveTasksRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{58}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *MoveTasksRequest) GetMove() *borgpb.MoveTasks {
@@ -4663,7 +4765,7 @@ type MoveTasksResponse struct {
 
 func (x *MoveTasksResponse) Reset() {
 	*x = MoveTasksResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[59]
+	mi := &file_borgrpc_master_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4675,7 +4777,7 @@ func (x *MoveTasksResponse) String() string {
 func (*MoveTasksResponse) ProtoMessage() {}
 
 func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[59]
+	mi := &file_borgrpc_master_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4688,7 +4790,7 @@ func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksResponse.ProtoReflect.Descriptor instead.
 func (*MoveTasksResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{59}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *MoveTasksResponse) GetResult() *borgpb.Result {
@@ -4713,7 +4815,7 @@ type CheckDrainRequest struct {
 
 func (x *CheckDrainRequest) Reset() {
 	*x = CheckDrainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[60]
+	mi := &file_borgrpc_master_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4725,7 +4827,7 @@ func (x *CheckDrainRequest) String() string {
 func (*CheckDrainRequest) ProtoMessage() {}
 
 func (x *CheckDrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[60]
+	mi := &file_borgrpc_master_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4738,7 +4840,7 @@ func (x *CheckDrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDrainRequest.ProtoReflect.Descriptor instead.
 func (*CheckDrainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{60}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *CheckDrainRequest) GetMachines() []string {
@@ -4773,7 +4875,7 @@ type CheckDrainResponse struct {
 
 func (x *CheckDrainResponse) Reset() {
 	*x = CheckDrainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[61]
+	mi := &file_borgrpc_master_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4785,7 +4887,7 @@ func (x *CheckDrainResponse) String() string {
 func (*CheckDrainResponse) ProtoMessage() {}
 
 func (x *CheckDrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[61]
+	mi := &file_borgrpc_master_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4798,7 +4900,7 @@ func (x *CheckDrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDrainResponse.ProtoReflect.Descriptor instead.
 func (*CheckDrainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{61}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *CheckDrainResponse) GetAnswer() *SafeToDrainResponse {
@@ -4825,7 +4927,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[62]
+	mi := &file_borgrpc_master_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4837,7 +4939,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[62]
+	mi := &file_borgrpc_master_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4850,7 +4952,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{62}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ExplainRequest) GetUser() string {
@@ -4892,7 +4994,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[63]
+	mi := &file_borgrpc_master_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4904,7 +5006,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[63]
+	mi := &file_borgrpc_master_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4917,7 +5019,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{63}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ExplainResponse) GetWhy() *WhyResponse {
@@ -4982,7 +5084,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[64]
+	mi := &file_borgrpc_master_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4994,7 +5096,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[64]
+	mi := &file_borgrpc_master_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5007,7 +5109,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{64}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ReportRequest) GetReplica() uint64 {
@@ -5143,7 +5245,7 @@ type MachineUsage struct {
 
 func (x *MachineUsage) Reset() {
 	*x = MachineUsage{}
-	mi := &file_borgrpc_master_proto_msgTypes[65]
+	mi := &file_borgrpc_master_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5155,7 +5257,7 @@ func (x *MachineUsage) String() string {
 func (*MachineUsage) ProtoMessage() {}
 
 func (x *MachineUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[65]
+	mi := &file_borgrpc_master_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5168,7 +5270,7 @@ func (x *MachineUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineUsage.ProtoReflect.Descriptor instead.
 func (*MachineUsage) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{65}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *MachineUsage) GetMachine() string {
@@ -5219,7 +5321,7 @@ type VolumeUse struct {
 
 func (x *VolumeUse) Reset() {
 	*x = VolumeUse{}
-	mi := &file_borgrpc_master_proto_msgTypes[66]
+	mi := &file_borgrpc_master_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5231,7 +5333,7 @@ func (x *VolumeUse) String() string {
 func (*VolumeUse) ProtoMessage() {}
 
 func (x *VolumeUse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[66]
+	mi := &file_borgrpc_master_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5244,7 +5346,7 @@ func (x *VolumeUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeUse.ProtoReflect.Descriptor instead.
 func (*VolumeUse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{66}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *VolumeUse) GetName() *borgpb.VolumeName {
@@ -5277,7 +5379,7 @@ type AllocUse struct {
 
 func (x *AllocUse) Reset() {
 	*x = AllocUse{}
-	mi := &file_borgrpc_master_proto_msgTypes[67]
+	mi := &file_borgrpc_master_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5289,7 +5391,7 @@ func (x *AllocUse) String() string {
 func (*AllocUse) ProtoMessage() {}
 
 func (x *AllocUse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[67]
+	mi := &file_borgrpc_master_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5302,7 +5404,7 @@ func (x *AllocUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocUse.ProtoReflect.Descriptor instead.
 func (*AllocUse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{67}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *AllocUse) GetAlloc() string {
@@ -5345,7 +5447,7 @@ type CopyUsage struct {
 
 func (x *CopyUsage) Reset() {
 	*x = CopyUsage{}
-	mi := &file_borgrpc_master_proto_msgTypes[68]
+	mi := &file_borgrpc_master_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5357,7 +5459,7 @@ func (x *CopyUsage) String() string {
 func (*CopyUsage) ProtoMessage() {}
 
 func (x *CopyUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[68]
+	mi := &file_borgrpc_master_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5370,7 +5472,7 @@ func (x *CopyUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyUsage.ProtoReflect.Descriptor instead.
 func (*CopyUsage) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{68}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *CopyUsage) GetJobUid() string {
@@ -5433,7 +5535,7 @@ type Contact struct {
 
 func (x *Contact) Reset() {
 	*x = Contact{}
-	mi := &file_borgrpc_master_proto_msgTypes[69]
+	mi := &file_borgrpc_master_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5445,7 +5547,7 @@ func (x *Contact) String() string {
 func (*Contact) ProtoMessage() {}
 
 func (x *Contact) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[69]
+	mi := &file_borgrpc_master_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5458,7 +5560,7 @@ func (x *Contact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contact.ProtoReflect.Descriptor instead.
 func (*Contact) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{69}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Contact) GetMachine() string {
@@ -5525,7 +5627,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[70]
+	mi := &file_borgrpc_master_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5537,7 +5639,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[70]
+	mi := &file_borgrpc_master_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5550,7 +5652,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{70}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ReportResponse) GetResult() *borgpb.Result {
@@ -5610,7 +5712,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[71]
+	mi := &file_borgrpc_master_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5622,7 +5724,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[71]
+	mi := &file_borgrpc_master_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5635,7 +5737,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{71}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ProbeRequest) GetMachine() string {
@@ -5672,7 +5774,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[72]
+	mi := &file_borgrpc_master_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5684,7 +5786,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[72]
+	mi := &file_borgrpc_master_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5697,7 +5799,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{72}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ProbeResponse) GetReached() bool {
@@ -5733,7 +5835,7 @@ type ListVolumesRequest struct {
 
 func (x *ListVolumesRequest) Reset() {
 	*x = ListVolumesRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[73]
+	mi := &file_borgrpc_master_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5745,7 +5847,7 @@ func (x *ListVolumesRequest) String() string {
 func (*ListVolumesRequest) ProtoMessage() {}
 
 func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[73]
+	mi := &file_borgrpc_master_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5758,7 +5860,7 @@ func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesRequest.ProtoReflect.Descriptor instead.
 func (*ListVolumesRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{73}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ListVolumesRequest) GetMachine() string {
@@ -5811,7 +5913,7 @@ type ListVolumesResponse struct {
 
 func (x *ListVolumesResponse) Reset() {
 	*x = ListVolumesResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[74]
+	mi := &file_borgrpc_master_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5823,7 +5925,7 @@ func (x *ListVolumesResponse) String() string {
 func (*ListVolumesResponse) ProtoMessage() {}
 
 func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[74]
+	mi := &file_borgrpc_master_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5836,7 +5938,7 @@ func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesResponse.ProtoReflect.Descriptor instead.
 func (*ListVolumesResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{74}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ListVolumesResponse) GetVolumes() []*borgpb.VolumeStatus {
@@ -5869,7 +5971,7 @@ type ExamineRequest struct {
 
 func (x *ExamineRequest) Reset() {
 	*x = ExamineRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[75]
+	mi := &file_borgrpc_master_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5881,7 +5983,7 @@ func (x *ExamineRequest) String() string {
 func (*ExamineRequest) ProtoMessage() {}
 
 func (x *ExamineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[75]
+	mi := &file_borgrpc_master_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5894,7 +5996,7 @@ func (x *ExamineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExamineRequest.ProtoReflect.Descriptor instead.
 func (*ExamineRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{75}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{77}
 }
 
 // ExamineResponse is what is wrong, the worst first.
@@ -5912,7 +6014,7 @@ type ExamineResponse struct {
 
 func (x *ExamineResponse) Reset() {
 	*x = ExamineResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[76]
+	mi := &file_borgrpc_master_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5924,7 +6026,7 @@ func (x *ExamineResponse) String() string {
 func (*ExamineResponse) ProtoMessage() {}
 
 func (x *ExamineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[76]
+	mi := &file_borgrpc_master_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5937,7 +6039,7 @@ func (x *ExamineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExamineResponse.ProtoReflect.Descriptor instead.
 func (*ExamineResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{76}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ExamineResponse) GetReplica() uint64 {
@@ -5976,7 +6078,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_borgrpc_master_proto_msgTypes[77]
+	mi := &file_borgrpc_master_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5988,7 +6090,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[77]
+	mi := &file_borgrpc_master_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6001,7 +6103,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{77}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *Finding) GetSeverity() Severity {
@@ -6035,7 +6137,12 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x0eMutateResponse\x12$\n" +
 	"\x06result\x18\x01 \x01(\v2\f.borg.ResultR\x06result\x12&\n" +
 	"\aelected\x18\x02 \x01(\v2\f.borg.MemberR\aelected\x12\x18\n" +
-	"\areplica\x18\x03 \x01(\x04R\areplica\"\x10\n" +
+	"\areplica\x18\x03 \x01(\x04R\areplica\"-\n" +
+	"\x0fValidateRequest\x12\x1a\n" +
+	"\x03ops\x18\x01 \x03(\v2\b.borg.OpR\x03ops\"U\n" +
+	"\x10ValidateResponse\x12'\n" +
+	"\arefusal\x18\x01 \x01(\v2\r.borg.RefusalR\arefusal\x12\x18\n" +
+	"\arefused\x18\x02 \x01(\rR\arefused\"\x10\n" +
 	"\x0eGetCellRequest\"\x81\a\n" +
 	"\x0fGetCellResponse\x12\x1b\n" +
 	"\tcell_name\x18\x01 \x01(\tR\bcellName\x12\x17\n" +
@@ -6489,11 +6596,11 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\bSeverity\x12\x18\n" +
 	"\x14SEVERITY_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10SEVERITY_WARNING\x10\x01\x12\x12\n" +
-	"\x0eSEVERITY_FAULT\x10\x022\xff\n" +
-	"\n" +
+	"\x0eSEVERITY_FAULT\x10\x022\xc0\v\n" +
 	"\rMasterService\x129\n" +
 	"\x06Mutate\x12\x16.borgrpc.MutateRequest\x1a\x17.borgrpc.MutateResponse\x12@\n" +
-	"\tMutations\x12\x16.borgrpc.MutateRequest\x1a\x17.borgrpc.MutateResponse(\x010\x01\x12<\n" +
+	"\tMutations\x12\x16.borgrpc.MutateRequest\x1a\x17.borgrpc.MutateResponse(\x010\x01\x12?\n" +
+	"\bValidate\x12\x18.borgrpc.ValidateRequest\x1a\x19.borgrpc.ValidateResponse\x12<\n" +
 	"\aGetCell\x12\x17.borgrpc.GetCellRequest\x1a\x18.borgrpc.GetCellResponse\x129\n" +
 	"\x06GetJob\x12\x16.borgrpc.GetJobRequest\x1a\x17.borgrpc.GetJobResponse\x12?\n" +
 	"\bListJobs\x12\x18.borgrpc.ListJobsRequest\x1a\x19.borgrpc.ListJobsResponse\x12B\n" +
@@ -6540,265 +6647,272 @@ func file_borgrpc_master_proto_rawDescGZIP() []byte {
 }
 
 var file_borgrpc_master_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 82)
+var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 84)
 var file_borgrpc_master_proto_goTypes = []any{
 	(ReadMode)(0),                       // 0: borgrpc.ReadMode
 	(LogStream)(0),                      // 1: borgrpc.LogStream
 	(Severity)(0),                       // 2: borgrpc.Severity
 	(*MutateRequest)(nil),               // 3: borgrpc.MutateRequest
 	(*MutateResponse)(nil),              // 4: borgrpc.MutateResponse
-	(*GetCellRequest)(nil),              // 5: borgrpc.GetCellRequest
-	(*GetCellResponse)(nil),             // 6: borgrpc.GetCellResponse
-	(*Reach)(nil),                       // 7: borgrpc.Reach
-	(*Simulated)(nil),                   // 8: borgrpc.Simulated
-	(*GetJobRequest)(nil),               // 9: borgrpc.GetJobRequest
-	(*GetJobResponse)(nil),              // 10: borgrpc.GetJobResponse
-	(*Given)(nil),                       // 11: borgrpc.Given
-	(*ListJobsRequest)(nil),             // 12: borgrpc.ListJobsRequest
-	(*ListJobsResponse)(nil),            // 13: borgrpc.ListJobsResponse
-	(*ListTasksRequest)(nil),            // 14: borgrpc.ListTasksRequest
-	(*ListTasksResponse)(nil),           // 15: borgrpc.ListTasksResponse
-	(*ListAllocsRequest)(nil),           // 16: borgrpc.ListAllocsRequest
-	(*ListAllocsResponse)(nil),          // 17: borgrpc.ListAllocsResponse
-	(*ListMachinesRequest)(nil),         // 18: borgrpc.ListMachinesRequest
-	(*ListMachinesResponse)(nil),        // 19: borgrpc.ListMachinesResponse
-	(*ListPackageBansRequest)(nil),      // 20: borgrpc.ListPackageBansRequest
-	(*ListPackageBansResponse)(nil),     // 21: borgrpc.ListPackageBansResponse
-	(*PackageBan)(nil),                  // 22: borgrpc.PackageBan
-	(*GetPreemptionPolicyRequest)(nil),  // 23: borgrpc.GetPreemptionPolicyRequest
-	(*GetPreemptionPolicyResponse)(nil), // 24: borgrpc.GetPreemptionPolicyResponse
-	(*GetVisibilityRequest)(nil),        // 25: borgrpc.GetVisibilityRequest
-	(*GetVisibilityResponse)(nil),       // 26: borgrpc.GetVisibilityResponse
-	(*GetLabelPolicyRequest)(nil),       // 27: borgrpc.GetLabelPolicyRequest
-	(*GetLabelPolicyResponse)(nil),      // 28: borgrpc.GetLabelPolicyResponse
-	(*ListQuotasRequest)(nil),           // 29: borgrpc.ListQuotasRequest
-	(*ListQuotasResponse)(nil),          // 30: borgrpc.ListQuotasResponse
-	(*StateShare)(nil),                  // 31: borgrpc.StateShare
-	(*StateHeld)(nil),                   // 32: borgrpc.StateHeld
-	(*LabelBreach)(nil),                 // 33: borgrpc.LabelBreach
-	(*QuotaUse)(nil),                    // 34: borgrpc.QuotaUse
-	(*TaskBounds)(nil),                  // 35: borgrpc.TaskBounds
-	(*SoldBand)(nil),                    // 36: borgrpc.SoldBand
-	(*AddMachineRequest)(nil),           // 37: borgrpc.AddMachineRequest
-	(*AddMachineResponse)(nil),          // 38: borgrpc.AddMachineResponse
-	(*SafeToDrainRequest)(nil),          // 39: borgrpc.SafeToDrainRequest
-	(*SafeToDrainResponse)(nil),         // 40: borgrpc.SafeToDrainResponse
-	(*DrainVerdict)(nil),                // 41: borgrpc.DrainVerdict
-	(*WhyRequest)(nil),                  // 42: borgrpc.WhyRequest
-	(*WhyResponse)(nil),                 // 43: borgrpc.WhyResponse
-	(*WhyPlacement)(nil),                // 44: borgrpc.WhyPlacement
-	(*WhyPart)(nil),                     // 45: borgrpc.WhyPart
-	(*WhyFight)(nil),                    // 46: borgrpc.WhyFight
-	(*WhyHolder)(nil),                   // 47: borgrpc.WhyHolder
-	(*WhyReason)(nil),                   // 48: borgrpc.WhyReason
-	(*WhyChange)(nil),                   // 49: borgrpc.WhyChange
-	(*EventsRequest)(nil),               // 50: borgrpc.EventsRequest
-	(*EventsResponse)(nil),              // 51: borgrpc.EventsResponse
-	(*LogsRequest)(nil),                 // 52: borgrpc.LogsRequest
-	(*LogsResponse)(nil),                // 53: borgrpc.LogsResponse
-	(*FollowRequest)(nil),               // 54: borgrpc.FollowRequest
-	(*FollowResponse)(nil),              // 55: borgrpc.FollowResponse
-	(*SilentMachines)(nil),              // 56: borgrpc.SilentMachines
-	(*Record)(nil),                      // 57: borgrpc.Record
-	(*CommittedEntry)(nil),              // 58: borgrpc.CommittedEntry
-	(*AssignRequest)(nil),               // 59: borgrpc.AssignRequest
-	(*AssignResponse)(nil),              // 60: borgrpc.AssignResponse
-	(*MoveTasksRequest)(nil),            // 61: borgrpc.MoveTasksRequest
-	(*MoveTasksResponse)(nil),           // 62: borgrpc.MoveTasksResponse
-	(*CheckDrainRequest)(nil),           // 63: borgrpc.CheckDrainRequest
-	(*CheckDrainResponse)(nil),          // 64: borgrpc.CheckDrainResponse
-	(*ExplainRequest)(nil),              // 65: borgrpc.ExplainRequest
-	(*ExplainResponse)(nil),             // 66: borgrpc.ExplainResponse
-	(*ReportRequest)(nil),               // 67: borgrpc.ReportRequest
-	(*MachineUsage)(nil),                // 68: borgrpc.MachineUsage
-	(*VolumeUse)(nil),                   // 69: borgrpc.VolumeUse
-	(*AllocUse)(nil),                    // 70: borgrpc.AllocUse
-	(*CopyUsage)(nil),                   // 71: borgrpc.CopyUsage
-	(*Contact)(nil),                     // 72: borgrpc.Contact
-	(*ReportResponse)(nil),              // 73: borgrpc.ReportResponse
-	(*ProbeRequest)(nil),                // 74: borgrpc.ProbeRequest
-	(*ProbeResponse)(nil),               // 75: borgrpc.ProbeResponse
-	(*ListVolumesRequest)(nil),          // 76: borgrpc.ListVolumesRequest
-	(*ListVolumesResponse)(nil),         // 77: borgrpc.ListVolumesResponse
-	(*ExamineRequest)(nil),              // 78: borgrpc.ExamineRequest
-	(*ExamineResponse)(nil),             // 79: borgrpc.ExamineResponse
-	(*Finding)(nil),                     // 80: borgrpc.Finding
-	nil,                                 // 81: borgrpc.Given.LabelsEntry
-	nil,                                 // 82: borgrpc.Given.AnnotationsEntry
-	nil,                                 // 83: borgrpc.AddMachineRequest.LabelsEntry
-	nil,                                 // 84: borgrpc.AddMachineRequest.AttributesEntry
-	(*borgpb.Op)(nil),                   // 85: borg.Op
-	(*borgpb.Result)(nil),               // 86: borg.Result
-	(*borgpb.Member)(nil),               // 87: borg.Member
-	(*borgpb.Job)(nil),                  // 88: borg.Job
-	(*borgpb.Update)(nil),               // 89: borg.Update
-	(*borgpb.Task)(nil),                 // 90: borg.Task
-	(*borgpb.AllocSet)(nil),             // 91: borg.AllocSet
-	(*borgpb.Alloc)(nil),                // 92: borg.Alloc
-	(*borgpb.Machine)(nil),              // 93: borg.Machine
-	(borgpb.Band)(0),                    // 94: borg.Band
-	(*borgpb.Visibility)(nil),           // 95: borg.Visibility
-	(*borgpb.LabelPolicy)(nil),          // 96: borg.LabelPolicy
-	(borgpb.StateMeasure)(0),            // 97: borg.StateMeasure
-	(borgpb.Labelled)(0),                // 98: borg.Labelled
-	(*borgpb.Resources)(nil),            // 99: borg.Resources
-	(*borgpb.DrainBlocker)(nil),         // 100: borg.DrainBlocker
-	(*borgpb.Event)(nil),                // 101: borg.Event
-	(*borgpb.Assign)(nil),               // 102: borg.Assign
-	(*borgpb.MoveTasks)(nil),            // 103: borg.MoveTasks
-	(*borgpb.Reports)(nil),              // 104: borg.Reports
-	(*borgpb.MachineReport)(nil),        // 105: borg.MachineReport
-	(*borgpb.HearMachines)(nil),         // 106: borg.HearMachines
-	(*borgpb.VolumeName)(nil),           // 107: borg.VolumeName
-	(*borgpb.SetMachine)(nil),           // 108: borg.SetMachine
-	(*borgpb.VolumeStatus)(nil),         // 109: borg.VolumeStatus
+	(*ValidateRequest)(nil),             // 5: borgrpc.ValidateRequest
+	(*ValidateResponse)(nil),            // 6: borgrpc.ValidateResponse
+	(*GetCellRequest)(nil),              // 7: borgrpc.GetCellRequest
+	(*GetCellResponse)(nil),             // 8: borgrpc.GetCellResponse
+	(*Reach)(nil),                       // 9: borgrpc.Reach
+	(*Simulated)(nil),                   // 10: borgrpc.Simulated
+	(*GetJobRequest)(nil),               // 11: borgrpc.GetJobRequest
+	(*GetJobResponse)(nil),              // 12: borgrpc.GetJobResponse
+	(*Given)(nil),                       // 13: borgrpc.Given
+	(*ListJobsRequest)(nil),             // 14: borgrpc.ListJobsRequest
+	(*ListJobsResponse)(nil),            // 15: borgrpc.ListJobsResponse
+	(*ListTasksRequest)(nil),            // 16: borgrpc.ListTasksRequest
+	(*ListTasksResponse)(nil),           // 17: borgrpc.ListTasksResponse
+	(*ListAllocsRequest)(nil),           // 18: borgrpc.ListAllocsRequest
+	(*ListAllocsResponse)(nil),          // 19: borgrpc.ListAllocsResponse
+	(*ListMachinesRequest)(nil),         // 20: borgrpc.ListMachinesRequest
+	(*ListMachinesResponse)(nil),        // 21: borgrpc.ListMachinesResponse
+	(*ListPackageBansRequest)(nil),      // 22: borgrpc.ListPackageBansRequest
+	(*ListPackageBansResponse)(nil),     // 23: borgrpc.ListPackageBansResponse
+	(*PackageBan)(nil),                  // 24: borgrpc.PackageBan
+	(*GetPreemptionPolicyRequest)(nil),  // 25: borgrpc.GetPreemptionPolicyRequest
+	(*GetPreemptionPolicyResponse)(nil), // 26: borgrpc.GetPreemptionPolicyResponse
+	(*GetVisibilityRequest)(nil),        // 27: borgrpc.GetVisibilityRequest
+	(*GetVisibilityResponse)(nil),       // 28: borgrpc.GetVisibilityResponse
+	(*GetLabelPolicyRequest)(nil),       // 29: borgrpc.GetLabelPolicyRequest
+	(*GetLabelPolicyResponse)(nil),      // 30: borgrpc.GetLabelPolicyResponse
+	(*ListQuotasRequest)(nil),           // 31: borgrpc.ListQuotasRequest
+	(*ListQuotasResponse)(nil),          // 32: borgrpc.ListQuotasResponse
+	(*StateShare)(nil),                  // 33: borgrpc.StateShare
+	(*StateHeld)(nil),                   // 34: borgrpc.StateHeld
+	(*LabelBreach)(nil),                 // 35: borgrpc.LabelBreach
+	(*QuotaUse)(nil),                    // 36: borgrpc.QuotaUse
+	(*TaskBounds)(nil),                  // 37: borgrpc.TaskBounds
+	(*SoldBand)(nil),                    // 38: borgrpc.SoldBand
+	(*AddMachineRequest)(nil),           // 39: borgrpc.AddMachineRequest
+	(*AddMachineResponse)(nil),          // 40: borgrpc.AddMachineResponse
+	(*SafeToDrainRequest)(nil),          // 41: borgrpc.SafeToDrainRequest
+	(*SafeToDrainResponse)(nil),         // 42: borgrpc.SafeToDrainResponse
+	(*DrainVerdict)(nil),                // 43: borgrpc.DrainVerdict
+	(*WhyRequest)(nil),                  // 44: borgrpc.WhyRequest
+	(*WhyResponse)(nil),                 // 45: borgrpc.WhyResponse
+	(*WhyPlacement)(nil),                // 46: borgrpc.WhyPlacement
+	(*WhyPart)(nil),                     // 47: borgrpc.WhyPart
+	(*WhyFight)(nil),                    // 48: borgrpc.WhyFight
+	(*WhyHolder)(nil),                   // 49: borgrpc.WhyHolder
+	(*WhyReason)(nil),                   // 50: borgrpc.WhyReason
+	(*WhyChange)(nil),                   // 51: borgrpc.WhyChange
+	(*EventsRequest)(nil),               // 52: borgrpc.EventsRequest
+	(*EventsResponse)(nil),              // 53: borgrpc.EventsResponse
+	(*LogsRequest)(nil),                 // 54: borgrpc.LogsRequest
+	(*LogsResponse)(nil),                // 55: borgrpc.LogsResponse
+	(*FollowRequest)(nil),               // 56: borgrpc.FollowRequest
+	(*FollowResponse)(nil),              // 57: borgrpc.FollowResponse
+	(*SilentMachines)(nil),              // 58: borgrpc.SilentMachines
+	(*Record)(nil),                      // 59: borgrpc.Record
+	(*CommittedEntry)(nil),              // 60: borgrpc.CommittedEntry
+	(*AssignRequest)(nil),               // 61: borgrpc.AssignRequest
+	(*AssignResponse)(nil),              // 62: borgrpc.AssignResponse
+	(*MoveTasksRequest)(nil),            // 63: borgrpc.MoveTasksRequest
+	(*MoveTasksResponse)(nil),           // 64: borgrpc.MoveTasksResponse
+	(*CheckDrainRequest)(nil),           // 65: borgrpc.CheckDrainRequest
+	(*CheckDrainResponse)(nil),          // 66: borgrpc.CheckDrainResponse
+	(*ExplainRequest)(nil),              // 67: borgrpc.ExplainRequest
+	(*ExplainResponse)(nil),             // 68: borgrpc.ExplainResponse
+	(*ReportRequest)(nil),               // 69: borgrpc.ReportRequest
+	(*MachineUsage)(nil),                // 70: borgrpc.MachineUsage
+	(*VolumeUse)(nil),                   // 71: borgrpc.VolumeUse
+	(*AllocUse)(nil),                    // 72: borgrpc.AllocUse
+	(*CopyUsage)(nil),                   // 73: borgrpc.CopyUsage
+	(*Contact)(nil),                     // 74: borgrpc.Contact
+	(*ReportResponse)(nil),              // 75: borgrpc.ReportResponse
+	(*ProbeRequest)(nil),                // 76: borgrpc.ProbeRequest
+	(*ProbeResponse)(nil),               // 77: borgrpc.ProbeResponse
+	(*ListVolumesRequest)(nil),          // 78: borgrpc.ListVolumesRequest
+	(*ListVolumesResponse)(nil),         // 79: borgrpc.ListVolumesResponse
+	(*ExamineRequest)(nil),              // 80: borgrpc.ExamineRequest
+	(*ExamineResponse)(nil),             // 81: borgrpc.ExamineResponse
+	(*Finding)(nil),                     // 82: borgrpc.Finding
+	nil,                                 // 83: borgrpc.Given.LabelsEntry
+	nil,                                 // 84: borgrpc.Given.AnnotationsEntry
+	nil,                                 // 85: borgrpc.AddMachineRequest.LabelsEntry
+	nil,                                 // 86: borgrpc.AddMachineRequest.AttributesEntry
+	(*borgpb.Op)(nil),                   // 87: borg.Op
+	(*borgpb.Result)(nil),               // 88: borg.Result
+	(*borgpb.Member)(nil),               // 89: borg.Member
+	(*borgpb.Refusal)(nil),              // 90: borg.Refusal
+	(*borgpb.Job)(nil),                  // 91: borg.Job
+	(*borgpb.Update)(nil),               // 92: borg.Update
+	(*borgpb.Task)(nil),                 // 93: borg.Task
+	(*borgpb.AllocSet)(nil),             // 94: borg.AllocSet
+	(*borgpb.Alloc)(nil),                // 95: borg.Alloc
+	(*borgpb.Machine)(nil),              // 96: borg.Machine
+	(borgpb.Band)(0),                    // 97: borg.Band
+	(*borgpb.Visibility)(nil),           // 98: borg.Visibility
+	(*borgpb.LabelPolicy)(nil),          // 99: borg.LabelPolicy
+	(borgpb.StateMeasure)(0),            // 100: borg.StateMeasure
+	(borgpb.Labelled)(0),                // 101: borg.Labelled
+	(*borgpb.Resources)(nil),            // 102: borg.Resources
+	(*borgpb.DrainBlocker)(nil),         // 103: borg.DrainBlocker
+	(*borgpb.Event)(nil),                // 104: borg.Event
+	(*borgpb.Assign)(nil),               // 105: borg.Assign
+	(*borgpb.MoveTasks)(nil),            // 106: borg.MoveTasks
+	(*borgpb.Reports)(nil),              // 107: borg.Reports
+	(*borgpb.MachineReport)(nil),        // 108: borg.MachineReport
+	(*borgpb.HearMachines)(nil),         // 109: borg.HearMachines
+	(*borgpb.VolumeName)(nil),           // 110: borg.VolumeName
+	(*borgpb.SetMachine)(nil),           // 111: borg.SetMachine
+	(*borgpb.VolumeStatus)(nil),         // 112: borg.VolumeStatus
 }
 var file_borgrpc_master_proto_depIdxs = []int32{
-	85,  // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
-	86,  // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
-	87,  // 2: borgrpc.MutateResponse.elected:type_name -> borg.Member
-	87,  // 3: borgrpc.GetCellResponse.members:type_name -> borg.Member
-	7,   // 4: borgrpc.GetCellResponse.reach:type_name -> borgrpc.Reach
-	8,   // 5: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
-	0,   // 6: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
-	88,  // 7: borgrpc.GetJobResponse.job:type_name -> borg.Job
-	89,  // 8: borgrpc.GetJobResponse.update:type_name -> borg.Update
-	11,  // 9: borgrpc.GetJobResponse.given:type_name -> borgrpc.Given
-	81,  // 10: borgrpc.Given.labels:type_name -> borgrpc.Given.LabelsEntry
-	82,  // 11: borgrpc.Given.annotations:type_name -> borgrpc.Given.AnnotationsEntry
-	0,   // 12: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
-	88,  // 13: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
-	0,   // 14: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
-	90,  // 15: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
-	0,   // 16: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
-	91,  // 17: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
-	92,  // 18: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
-	11,  // 19: borgrpc.ListAllocsResponse.given:type_name -> borgrpc.Given
-	0,   // 20: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	93,  // 21: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
-	22,  // 22: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
-	94,  // 23: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
-	95,  // 24: borgrpc.GetVisibilityResponse.policy:type_name -> borg.Visibility
-	96,  // 25: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
-	96,  // 26: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
-	33,  // 27: borgrpc.GetLabelPolicyResponse.breaches:type_name -> borgrpc.LabelBreach
-	34,  // 28: borgrpc.ListQuotasResponse.quotas:type_name -> borgrpc.QuotaUse
-	35,  // 29: borgrpc.ListQuotasResponse.bounds:type_name -> borgrpc.TaskBounds
-	36,  // 30: borgrpc.ListQuotasResponse.sold:type_name -> borgrpc.SoldBand
-	31,  // 31: borgrpc.ListQuotasResponse.shares:type_name -> borgrpc.StateShare
-	31,  // 32: borgrpc.ListQuotasResponse.cell:type_name -> borgrpc.StateShare
-	32,  // 33: borgrpc.StateShare.held:type_name -> borgrpc.StateHeld
-	97,  // 34: borgrpc.StateHeld.measure:type_name -> borg.StateMeasure
-	98,  // 35: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
-	94,  // 36: borgrpc.QuotaUse.band:type_name -> borg.Band
-	99,  // 37: borgrpc.QuotaUse.limit:type_name -> borg.Resources
-	99,  // 38: borgrpc.QuotaUse.used:type_name -> borg.Resources
-	99,  // 39: borgrpc.TaskBounds.min:type_name -> borg.Resources
-	99,  // 40: borgrpc.TaskBounds.default:type_name -> borg.Resources
-	99,  // 41: borgrpc.TaskBounds.max:type_name -> borg.Resources
-	94,  // 42: borgrpc.SoldBand.band:type_name -> borg.Band
-	99,  // 43: borgrpc.SoldBand.sold:type_name -> borg.Resources
-	99,  // 44: borgrpc.SoldBand.cell:type_name -> borg.Resources
-	83,  // 45: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	84,  // 46: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	86,  // 47: borgrpc.AddMachineResponse.result:type_name -> borg.Result
-	41,  // 48: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
-	100, // 49: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
-	90,  // 50: borgrpc.WhyResponse.task:type_name -> borg.Task
-	48,  // 51: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
-	49,  // 52: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
-	44,  // 53: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
-	46,  // 54: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
-	45,  // 55: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
-	46,  // 56: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
-	47,  // 57: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
-	47,  // 58: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
-	101, // 59: borgrpc.EventsResponse.events:type_name -> borg.Event
-	1,   // 60: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
-	1,   // 61: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
-	57,  // 62: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
-	58,  // 63: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
-	56,  // 64: borgrpc.FollowResponse.silent:type_name -> borgrpc.SilentMachines
-	102, // 65: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	86,  // 66: borgrpc.AssignResponse.result:type_name -> borg.Result
-	103, // 67: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
-	86,  // 68: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
-	40,  // 69: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
-	43,  // 70: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	104, // 71: borgrpc.ReportRequest.reports:type_name -> borg.Reports
-	72,  // 72: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	105, // 73: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	106, // 74: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
-	68,  // 75: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
-	71,  // 76: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
-	70,  // 77: borgrpc.MachineUsage.allocs:type_name -> borgrpc.AllocUse
-	69,  // 78: borgrpc.MachineUsage.volumes:type_name -> borgrpc.VolumeUse
-	107, // 79: borgrpc.VolumeUse.name:type_name -> borg.VolumeName
-	108, // 80: borgrpc.Contact.set:type_name -> borg.SetMachine
-	86,  // 81: borgrpc.ReportResponse.result:type_name -> borg.Result
-	7,   // 82: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
-	109, // 83: borgrpc.ListVolumesResponse.volumes:type_name -> borg.VolumeStatus
-	80,  // 84: borgrpc.ExamineResponse.findings:type_name -> borgrpc.Finding
-	2,   // 85: borgrpc.Finding.severity:type_name -> borgrpc.Severity
-	3,   // 86: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	3,   // 87: borgrpc.MasterService.Mutations:input_type -> borgrpc.MutateRequest
-	5,   // 88: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	9,   // 89: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	12,  // 90: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	14,  // 91: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	16,  // 92: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	18,  // 93: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	20,  // 94: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
-	27,  // 95: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
-	23,  // 96: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
-	25,  // 97: borgrpc.MasterService.GetVisibility:input_type -> borgrpc.GetVisibilityRequest
-	29,  // 98: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
-	78,  // 99: borgrpc.MasterService.Examine:input_type -> borgrpc.ExamineRequest
-	76,  // 100: borgrpc.MasterService.ListVolumes:input_type -> borgrpc.ListVolumesRequest
-	37,  // 101: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	42,  // 102: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	39,  // 103: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
-	50,  // 104: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	52,  // 105: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	54,  // 106: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	59,  // 107: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	61,  // 108: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	65,  // 109: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	63,  // 110: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
-	67,  // 111: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	74,  // 112: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	4,   // 113: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	4,   // 114: borgrpc.MasterService.Mutations:output_type -> borgrpc.MutateResponse
-	6,   // 115: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	10,  // 116: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	13,  // 117: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	15,  // 118: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	17,  // 119: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	19,  // 120: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	21,  // 121: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
-	28,  // 122: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
-	24,  // 123: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
-	26,  // 124: borgrpc.MasterService.GetVisibility:output_type -> borgrpc.GetVisibilityResponse
-	30,  // 125: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
-	79,  // 126: borgrpc.MasterService.Examine:output_type -> borgrpc.ExamineResponse
-	77,  // 127: borgrpc.MasterService.ListVolumes:output_type -> borgrpc.ListVolumesResponse
-	38,  // 128: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	43,  // 129: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	40,  // 130: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
-	51,  // 131: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	53,  // 132: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	55,  // 133: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	60,  // 134: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	62,  // 135: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	66,  // 136: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	64,  // 137: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
-	73,  // 138: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	75,  // 139: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	113, // [113:140] is the sub-list for method output_type
-	86,  // [86:113] is the sub-list for method input_type
-	86,  // [86:86] is the sub-list for extension type_name
-	86,  // [86:86] is the sub-list for extension extendee
-	0,   // [0:86] is the sub-list for field type_name
+	87,  // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
+	88,  // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
+	89,  // 2: borgrpc.MutateResponse.elected:type_name -> borg.Member
+	87,  // 3: borgrpc.ValidateRequest.ops:type_name -> borg.Op
+	90,  // 4: borgrpc.ValidateResponse.refusal:type_name -> borg.Refusal
+	89,  // 5: borgrpc.GetCellResponse.members:type_name -> borg.Member
+	9,   // 6: borgrpc.GetCellResponse.reach:type_name -> borgrpc.Reach
+	10,  // 7: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
+	0,   // 8: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
+	91,  // 9: borgrpc.GetJobResponse.job:type_name -> borg.Job
+	92,  // 10: borgrpc.GetJobResponse.update:type_name -> borg.Update
+	13,  // 11: borgrpc.GetJobResponse.given:type_name -> borgrpc.Given
+	83,  // 12: borgrpc.Given.labels:type_name -> borgrpc.Given.LabelsEntry
+	84,  // 13: borgrpc.Given.annotations:type_name -> borgrpc.Given.AnnotationsEntry
+	0,   // 14: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
+	91,  // 15: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
+	0,   // 16: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
+	93,  // 17: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
+	0,   // 18: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
+	94,  // 19: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
+	95,  // 20: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
+	13,  // 21: borgrpc.ListAllocsResponse.given:type_name -> borgrpc.Given
+	0,   // 22: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
+	96,  // 23: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	24,  // 24: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
+	97,  // 25: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
+	98,  // 26: borgrpc.GetVisibilityResponse.policy:type_name -> borg.Visibility
+	99,  // 27: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
+	99,  // 28: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
+	35,  // 29: borgrpc.GetLabelPolicyResponse.breaches:type_name -> borgrpc.LabelBreach
+	36,  // 30: borgrpc.ListQuotasResponse.quotas:type_name -> borgrpc.QuotaUse
+	37,  // 31: borgrpc.ListQuotasResponse.bounds:type_name -> borgrpc.TaskBounds
+	38,  // 32: borgrpc.ListQuotasResponse.sold:type_name -> borgrpc.SoldBand
+	33,  // 33: borgrpc.ListQuotasResponse.shares:type_name -> borgrpc.StateShare
+	33,  // 34: borgrpc.ListQuotasResponse.cell:type_name -> borgrpc.StateShare
+	34,  // 35: borgrpc.StateShare.held:type_name -> borgrpc.StateHeld
+	100, // 36: borgrpc.StateHeld.measure:type_name -> borg.StateMeasure
+	101, // 37: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
+	97,  // 38: borgrpc.QuotaUse.band:type_name -> borg.Band
+	102, // 39: borgrpc.QuotaUse.limit:type_name -> borg.Resources
+	102, // 40: borgrpc.QuotaUse.used:type_name -> borg.Resources
+	102, // 41: borgrpc.TaskBounds.min:type_name -> borg.Resources
+	102, // 42: borgrpc.TaskBounds.default:type_name -> borg.Resources
+	102, // 43: borgrpc.TaskBounds.max:type_name -> borg.Resources
+	97,  // 44: borgrpc.SoldBand.band:type_name -> borg.Band
+	102, // 45: borgrpc.SoldBand.sold:type_name -> borg.Resources
+	102, // 46: borgrpc.SoldBand.cell:type_name -> borg.Resources
+	85,  // 47: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	86,  // 48: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	88,  // 49: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	43,  // 50: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
+	103, // 51: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
+	93,  // 52: borgrpc.WhyResponse.task:type_name -> borg.Task
+	50,  // 53: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
+	51,  // 54: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
+	46,  // 55: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
+	48,  // 56: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
+	47,  // 57: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
+	48,  // 58: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
+	49,  // 59: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
+	49,  // 60: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
+	104, // 61: borgrpc.EventsResponse.events:type_name -> borg.Event
+	1,   // 62: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
+	1,   // 63: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
+	59,  // 64: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
+	60,  // 65: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
+	58,  // 66: borgrpc.FollowResponse.silent:type_name -> borgrpc.SilentMachines
+	105, // 67: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	88,  // 68: borgrpc.AssignResponse.result:type_name -> borg.Result
+	106, // 69: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	88,  // 70: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	42,  // 71: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
+	45,  // 72: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
+	107, // 73: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	74,  // 74: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
+	108, // 75: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	109, // 76: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
+	70,  // 77: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
+	73,  // 78: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
+	72,  // 79: borgrpc.MachineUsage.allocs:type_name -> borgrpc.AllocUse
+	71,  // 80: borgrpc.MachineUsage.volumes:type_name -> borgrpc.VolumeUse
+	110, // 81: borgrpc.VolumeUse.name:type_name -> borg.VolumeName
+	111, // 82: borgrpc.Contact.set:type_name -> borg.SetMachine
+	88,  // 83: borgrpc.ReportResponse.result:type_name -> borg.Result
+	9,   // 84: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
+	112, // 85: borgrpc.ListVolumesResponse.volumes:type_name -> borg.VolumeStatus
+	82,  // 86: borgrpc.ExamineResponse.findings:type_name -> borgrpc.Finding
+	2,   // 87: borgrpc.Finding.severity:type_name -> borgrpc.Severity
+	3,   // 88: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	3,   // 89: borgrpc.MasterService.Mutations:input_type -> borgrpc.MutateRequest
+	5,   // 90: borgrpc.MasterService.Validate:input_type -> borgrpc.ValidateRequest
+	7,   // 91: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	11,  // 92: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	14,  // 93: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	16,  // 94: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	18,  // 95: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	20,  // 96: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	22,  // 97: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
+	29,  // 98: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
+	25,  // 99: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
+	27,  // 100: borgrpc.MasterService.GetVisibility:input_type -> borgrpc.GetVisibilityRequest
+	31,  // 101: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
+	80,  // 102: borgrpc.MasterService.Examine:input_type -> borgrpc.ExamineRequest
+	78,  // 103: borgrpc.MasterService.ListVolumes:input_type -> borgrpc.ListVolumesRequest
+	39,  // 104: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	44,  // 105: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	41,  // 106: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
+	52,  // 107: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	54,  // 108: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	56,  // 109: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	61,  // 110: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	63,  // 111: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	67,  // 112: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	65,  // 113: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
+	69,  // 114: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	76,  // 115: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	4,   // 116: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	4,   // 117: borgrpc.MasterService.Mutations:output_type -> borgrpc.MutateResponse
+	6,   // 118: borgrpc.MasterService.Validate:output_type -> borgrpc.ValidateResponse
+	8,   // 119: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	12,  // 120: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	15,  // 121: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	17,  // 122: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	19,  // 123: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	21,  // 124: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	23,  // 125: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
+	30,  // 126: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
+	26,  // 127: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
+	28,  // 128: borgrpc.MasterService.GetVisibility:output_type -> borgrpc.GetVisibilityResponse
+	32,  // 129: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
+	81,  // 130: borgrpc.MasterService.Examine:output_type -> borgrpc.ExamineResponse
+	79,  // 131: borgrpc.MasterService.ListVolumes:output_type -> borgrpc.ListVolumesResponse
+	40,  // 132: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	45,  // 133: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	42,  // 134: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
+	53,  // 135: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	55,  // 136: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	57,  // 137: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	62,  // 138: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	64,  // 139: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	68,  // 140: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	66,  // 141: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
+	75,  // 142: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	77,  // 143: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	116, // [116:144] is the sub-list for method output_type
+	88,  // [88:116] is the sub-list for method input_type
+	88,  // [88:88] is the sub-list for extension type_name
+	88,  // [88:88] is the sub-list for extension extendee
+	0,   // [0:88] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
@@ -6806,14 +6920,14 @@ func file_borgrpc_master_proto_init() {
 	if File_borgrpc_master_proto != nil {
 		return
 	}
-	file_borgrpc_master_proto_msgTypes[64].OneofWrappers = []any{}
+	file_borgrpc_master_proto_msgTypes[66].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_master_proto_rawDesc), len(file_borgrpc_master_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   82,
+			NumMessages:   84,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

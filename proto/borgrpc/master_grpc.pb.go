@@ -21,6 +21,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	MasterService_Mutate_FullMethodName              = "/borgrpc.MasterService/Mutate"
 	MasterService_Mutations_FullMethodName           = "/borgrpc.MasterService/Mutations"
+	MasterService_Validate_FullMethodName            = "/borgrpc.MasterService/Validate"
 	MasterService_GetCell_FullMethodName             = "/borgrpc.MasterService/GetCell"
 	MasterService_GetJob_FullMethodName              = "/borgrpc.MasterService/GetJob"
 	MasterService_ListJobs_FullMethodName            = "/borgrpc.MasterService/ListJobs"
@@ -54,6 +55,9 @@ type MasterServiceClient interface {
 	// Mutations is Mutate again and again, at about two thirds of the cost: each request
 	// is answered before the next one is read. A mutation that fails ends the stream, with its error.
 	Mutations(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[MutateRequest, MutateResponse], error)
+	// Validate answers as Mutate would to ops made one after another, and makes none of
+	// them. It stops at the first one that would be refused.
+	Validate(ctx context.Context, in *ValidateRequest, opts ...grpc.CallOption) (*ValidateResponse, error)
 	// GetCell says who is elected and how the cell is.
 	GetCell(ctx context.Context, in *GetCellRequest, opts ...grpc.CallOption) (*GetCellResponse, error)
 	// GetJob tells of one job and its update.
@@ -127,6 +131,16 @@ func (c *masterServiceClient) Mutations(ctx context.Context, opts ...grpc.CallOp
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type MasterService_MutationsClient = grpc.BidiStreamingClient[MutateRequest, MutateResponse]
+
+func (c *masterServiceClient) Validate(ctx context.Context, in *ValidateRequest, opts ...grpc.CallOption) (*ValidateResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ValidateResponse)
+	err := c.cc.Invoke(ctx, MasterService_Validate_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
 
 func (c *masterServiceClient) GetCell(ctx context.Context, in *GetCellRequest, opts ...grpc.CallOption) (*GetCellResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -339,6 +353,9 @@ type MasterServiceServer interface {
 	// Mutations is Mutate again and again, at about two thirds of the cost: each request
 	// is answered before the next one is read. A mutation that fails ends the stream, with its error.
 	Mutations(grpc.BidiStreamingServer[MutateRequest, MutateResponse]) error
+	// Validate answers as Mutate would to ops made one after another, and makes none of
+	// them. It stops at the first one that would be refused.
+	Validate(context.Context, *ValidateRequest) (*ValidateResponse, error)
 	// GetCell says who is elected and how the cell is.
 	GetCell(context.Context, *GetCellRequest) (*GetCellResponse, error)
 	// GetJob tells of one job and its update.
@@ -395,6 +412,9 @@ func (UnimplementedMasterServiceServer) Mutate(context.Context, *MutateRequest) 
 }
 func (UnimplementedMasterServiceServer) Mutations(grpc.BidiStreamingServer[MutateRequest, MutateResponse]) error {
 	return status.Error(codes.Unimplemented, "method Mutations not implemented")
+}
+func (UnimplementedMasterServiceServer) Validate(context.Context, *ValidateRequest) (*ValidateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Validate not implemented")
 }
 func (UnimplementedMasterServiceServer) GetCell(context.Context, *GetCellRequest) (*GetCellResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetCell not implemented")
@@ -495,6 +515,24 @@ func _MasterService_Mutations_Handler(srv interface{}, stream grpc.ServerStream)
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type MasterService_MutationsServer = grpc.BidiStreamingServer[MutateRequest, MutateResponse]
+
+func _MasterService_Validate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ValidateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MasterServiceServer).Validate(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MasterService_Validate_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MasterServiceServer).Validate(ctx, req.(*ValidateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
 
 func _MasterService_GetCell_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetCellRequest)
@@ -816,6 +854,10 @@ var MasterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Mutate",
 			Handler:    _MasterService_Mutate_Handler,
+		},
+		{
+			MethodName: "Validate",
+			Handler:    _MasterService_Validate_Handler,
 		},
 		{
 			MethodName: "GetCell",

@@ -18,6 +18,7 @@ import (
 var access = map[string][]identity.Role{
 	"/borgrpc.MasterService/Mutate":          {identity.User, identity.Master, identity.Task},
 	"/borgrpc.MasterService/Mutations":       {identity.User, identity.Task},
+	"/borgrpc.MasterService/Validate":        {identity.User, identity.Task},
 	"/borgrpc.MasterService/GetCell":         {identity.User, identity.Task},
 	"/borgrpc.MasterService/GetJob":          {identity.User, identity.Task},
 	"/borgrpc.MasterService/ListJobs":        {identity.User, identity.Task},

@@ -28,6 +28,8 @@ const (
 	// mutateBytes bounds one that carries a spec or a file, each of up to 256 KiB, with
 	// its labels and annotations.
 	mutateBytes = 768 << 10
+	// validateBytes bounds one that carries several of them.
+	validateBytes = 2 << 20
 	// restoreBytes bounds one that names the jobs of a restored cell.
 	restoreBytes = 1 << 20
 	// maxReceivingOfUser bounds what the calls of one user, with those of its tasks,
@@ -47,6 +49,7 @@ const (
 var requestBytes = map[string]int64{
 	"/borgrpc.MasterService/Mutate":         mutateBytes,
 	"/borgrpc.MasterService/Mutations":      mutateBytes,
+	"/borgrpc.MasterService/Validate":       validateBytes,
 	"/borgrpc.MasterService/AddMachine":     longRequestBytes,
 	"/borgrpc.MasterService/GetLabelPolicy": longRequestBytes,
 	"/borgrpc.SecretService/SetSecret":      longRequestBytes,

@@ -152,6 +152,8 @@ func (m *matrix) masterRows(web *borgrpc.CopyID) {
 	m.add("MasterService/Events", look(&borgrpc.EventsRequest{Job: "alice/web"}))
 	m.add("MasterService/Logs", look(&borgrpc.LogsRequest{User: "alice", Name: "web"}))
 
+	m.add("MasterService/Validate", m.tasksToo(&borgrpc.ValidateRequest{Ops: []*borgpb.Op{{RequestId: "v", RequestWallNs: 1, Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: "alice", Name: "web"}}}}}, "look"))
+
 	// A user's mutation of what is his, and the one that a master makes in its own
 	// name: it has seen a token.
 	m.must("alice", m.submit("alice", "old", "nowhere"))

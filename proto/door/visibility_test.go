@@ -164,6 +164,10 @@ func readings() map[string][]reading {
 			of("hushset", mutation(submitting(&borgpb.JobSpec{AllocSet: user + "/hushset"}))),
 			of(job, mutation(submitting(&borgpb.JobSpec{StartAfter: []string{user + "/" + job}}))),
 		},
+		"MasterService/Validate": {
+			of(job, validation(&borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: user, Name: job}}})),
+			of(job, validation(submitting(&borgpb.JobSpec{StartAfter: []string{user + "/" + job}}))),
+		},
 		"MemberService/ListMembers":         reads(&borgrpc.ListMembersRequest{}),
 		"CheckpointService/SaveCheckpoint":  reads(&borgrpc.SaveCheckpointRequest{}),
 		"CheckpointService/ListCheckpoints": reads(&borgrpc.ListCheckpointsRequest{}),
@@ -202,6 +206,12 @@ var tellNothing = []string{
 }
 
 func mutation(op *borgpb.Op) proto.Message { return &borgrpc.MutateRequest{Op: op} }
+
+// validation asks whether an op would be done.
+func validation(op *borgpb.Op) proto.Message {
+	op.RequestId, op.RequestWallNs = "asked", time.Now().UnixNano()
+	return &borgrpc.ValidateRequest{Ops: []*borgpb.Op{op}}
+}
 
 // submitting is the op for a job of bob that names something.
 func submitting(spec *borgpb.JobSpec) *borgpb.Op {
@@ -390,6 +400,7 @@ func TestVisibilityOfVictims(t *testing.T) {
 	table["MasterService/Why"] = append(table["MasterService/Why"], reading{req: &borgrpc.WhyRequest{User: quietUser, Name: "hushtaker"}}, reading{req: &borgrpc.WhyRequest{User: quietUser, Name: "hushwaits"}})
 	// What bob asks for of quinn's is quinn's to read.
 	delete(table, "MasterService/Mutate")
+	delete(table, "MasterService/Validate")
 	for _, private := range []bool{false, true} {
 		q.rule(private)
 		told := 0

@@ -1,0 +1,64 @@
+package borgmaster
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"borg/borgmaster/cell"
+	"borg/identity"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+	"borg/proto/door"
+)
+
+// maxValidated is how many ops one request may ask about.
+const maxValidated = 256
+
+// Validate answers as Mutate would, by the same checks on the cell as it is now, and
+// puts nothing into the log.
+func (a *masterAPI) Validate(ctx context.Context, req *borgrpc.ValidateRequest) (*borgrpc.ValidateResponse, error) {
+	if n := len(req.GetOps()); n < 1 || n > maxValidated {
+		return nil, status.Errorf(codes.InvalidArgument, "%d ops; want 1 to %d", n, maxValidated)
+	}
+	if err := a.m.readIndex(ctx); err != nil {
+		return nil, err
+	}
+	var trial cell.Trial
+	for i, op := range req.Ops {
+		r, err := a.m.try(ctx, &trial, op)
+		if err != nil {
+			return nil, err
+		}
+		if r != nil {
+			return &borgrpc.ValidateResponse{Refusal: r, Refused: uint32(i)}, nil
+		}
+	}
+	return &borgrpc.ValidateResponse{}, nil
+}
+
+// try returns the refusal that the caller would get for an op; nil if it would be done.
+func (m *Master) try(ctx context.Context, trial *cell.Trial, asked *borgpb.Op) (r *borgpb.Refusal, err error) {
+	if r := m.malformed(asked); r != nil {
+		return r, nil
+	}
+	err = m.viewMuch(ctx, func(c *cell.Cell) error {
+		if err := m.stillBelieves(ctx, c); err != nil {
+			return err
+		}
+		r = m.gate.try(c, trial, door.Caller(ctx), asked)
+		return nil
+	})
+	return r, err
+}
+
+// try asks the gate and the cell, as a mutation would.
+func (g *Gate) try(c *cell.Cell, trial *cell.Trial, caller identity.Name, asked *borgpb.Op) *borgpb.Refusal {
+	op, r := g.Admit(c, caller, asked, time.Now().UnixNano())
+	if r != nil {
+		return r
+	}
+	return trial.Check(c, op)
+}
