@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -66,7 +67,9 @@ func (s *Server) Poll(ctx context.Context, req *borgrpc.PollRequest) (*borgrpc.P
 func (s *Server) internal(err error) error {
 	text := s.agent.cfg.HostPaths.Hide(hostpath.Text(err))
 	if text != err.Error() {
-		s.agent.cfg.Log.Warn("a call failed, and its caller is not told of paths", "machine", s.agent.cfg.Name, "err", err)
+		if untold, tell := s.agent.told.Next(text, time.Now()); tell {
+			s.agent.cfg.Log.Warn("a call failed, and its caller is not told of paths", "machine", s.agent.cfg.Name, "err", err, "others", untold)
+		}
 	}
 	return status.Error(codes.Internal, text)
 }
