@@ -63,6 +63,13 @@ func mayShrink(liveBytes, heapBytes uint64, percent int) bool {
 	return max(heapBytes, liveBytes)-liveBytes <= liveBytes*uint64(percent)/100*shrinkPercent/100
 }
 
+// overgrown reports whether a heap has grown so much since its percentage was chosen that
+// the percentage gives it more room than any heap may have. A percentage that suits a small heap
+// gives one that calls have made large many times its size, and what was garbage would be kept.
+func overgrown(liveBytes uint64, percent int) bool {
+	return percent > heapPercent && liveBytes*uint64(percent)/100 > max(liveBytes*heapPercent/100, mostHeapRoom)+electionRoom
+}
+
 // giveHeapRoom keeps to gcPercent until ctx ends, unless the environment says
 // something else. term is that of the log.
 func giveHeapRoom(ctx context.Context, term func() uint64) {
@@ -80,19 +87,20 @@ func giveHeapRoom(ctx context.Context, term func() uint64) {
 		if t := term(); t != known {
 			known, electedAt, elected = t, now, true
 		}
-		if elected || due {
-			metrics.Read(heap)
-			if slices.ContainsFunc(heap, func(s metrics.Sample) bool { return s.Value.Kind() != metrics.KindUint64 }) {
-				return
-			}
-			live := heap[0].Value.Uint64()
+		metrics.Read(heap)
+		if slices.ContainsFunc(heap, func(s metrics.Sample) bool { return s.Value.Kind() != metrics.KindUint64 }) {
+			return
+		}
+		live := heap[0].Value.Uint64()
+		over := overgrown(live, percent)
+		if elected || due || over {
 			if due {
 				room, allocated, looked = nextRoom(room, heap[1].Value.Uint64()-allocated), heap[1].Value.Uint64(), now
 			}
 			next := gcPercent(live, roomAfter(live, room, now.Sub(electedAt)))
 			// Each change stops the world for a moment.
 			grows, shrinks := next > percent*11/10, next < percent*10/11 || next == heapPercent && percent != next
-			if grows || shrinks && mayShrink(live, heap[2].Value.Uint64(), next) {
+			if grows || shrinks && (over || mayShrink(live, heap[2].Value.Uint64(), next)) {
 				debug.SetGCPercent(next)
 				percent = next
 			}

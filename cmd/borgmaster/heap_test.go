@@ -86,3 +86,20 @@ func TestHeapRoomShrinks(t *testing.T) {
 		}
 	}
 }
+
+// TestOvergrownHeap: what suited a small heap is not kept for one that has become large, and
+// no choice of ours is one that would be changed at once.
+func TestOvergrownHeap(t *testing.T) {
+	if !overgrown(1<<30, 350) {
+		t.Error("a heap of 1 GiB may grow by 3.5 GiB")
+	}
+	for live := uint64(1 << 20); live < 64<<30; live = live*5/4 + 1 {
+		for room := uint64(heapRoom); room <= mostHeapRoom; room += heapRoom {
+			for _, since := range []time.Duration{0, electionTime} {
+				if percent := gcPercent(live, roomAfter(live, room, since)); overgrown(live, percent) {
+					t.Errorf("of a heap of %d MiB with %d MiB of room, %v after an election, %d per cent are too many", live>>20, room>>20, since, percent)
+				}
+			}
+		}
+	}
+}
