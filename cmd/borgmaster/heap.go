@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"slices"
@@ -20,6 +21,12 @@ const (
 	// in use.
 	mostHeapRoom = 512 << 20
 	collectEvery = 10 * time.Second
+	// rushPercent bounds it by what is in use: a collection costs in proportion to that, so a
+	// small cell gains little from more room, and whoever floods it would fill the room.
+	rushPercent = 400
+	// restsBefore is how many looks in a row find little allocated before garbage that a
+	// rush has left is collected. Nothing else would collect it for two minutes.
+	restsBefore = 5
 	// heapPercent is how much it may grow, of what is in use: the runtime's own rule.
 	heapPercent = 100
 	// mostHeapPercent bounds what an almost empty heap would come to.
@@ -42,10 +49,20 @@ func gcPercent(liveBytes, roomBytes uint64) int {
 	return int(min(max(heapPercent, roomBytes*100/max(liveBytes, 1)), mostHeapPercent))
 }
 
+// wantedRoom is the room that is enough for collectEvery when so much was allocated within
+// heapEvery.
+func wantedRoom(allocatedBytes uint64) uint64 {
+	return allocatedBytes * uint64(collectEvery/heapEvery)
+}
+
+// rushRoom is the room of a heap of which so much is in use, at most.
+func rushRoom(liveBytes uint64) uint64 {
+	return min(max(liveBytes*rushPercent/100, heapRoom), mostHeapRoom)
+}
+
 // nextRoom is the room when so much was allocated within heapEvery. It shrinks by and by.
-func nextRoom(roomBytes, allocatedBytes uint64) uint64 {
-	wanted := allocatedBytes * uint64(collectEvery/heapEvery)
-	return min(max(wanted, roomBytes*9/10, heapRoom), mostHeapRoom)
+func nextRoom(liveBytes, roomBytes, allocatedBytes uint64) uint64 {
+	return min(max(wantedRoom(allocatedBytes), roomBytes*9/10, heapRoom), rushRoom(liveBytes))
 }
 
 // roomAfter is the room so long after an election.
@@ -67,7 +84,7 @@ func mayShrink(liveBytes, heapBytes uint64, percent int) bool {
 // the percentage gives it more room than any heap may have. A percentage that suits a small heap
 // gives one that calls have made large many times its size, and what was garbage would be kept.
 func overgrown(liveBytes uint64, percent int) bool {
-	return percent > heapPercent && liveBytes*uint64(percent)/100 > max(liveBytes*heapPercent/100, mostHeapRoom)+electionRoom
+	return percent > heapPercent && liveBytes*uint64(percent)/100 > max(liveBytes*heapPercent/100, rushRoom(liveBytes))+electionRoom
 }
 
 // giveHeapRoom keeps to gcPercent until ctx ends, unless the environment says
@@ -80,7 +97,7 @@ func giveHeapRoom(ctx context.Context, term func() uint64) {
 	tick := time.NewTicker(electionEvery)
 	defer tick.Stop()
 	room, allocated, percent := uint64(heapRoom), uint64(0), heapPercent
-	known, electedAt, looked := uint64(0), time.Time{}, time.Time{}
+	known, electedAt, looked, rests := uint64(0), time.Time{}, time.Time{}, 0
 	for {
 		now := time.Now()
 		elected, due := false, now.Sub(looked) >= heapEvery
@@ -95,14 +112,23 @@ func giveHeapRoom(ctx context.Context, term func() uint64) {
 		over := overgrown(live, percent)
 		if elected || due || over {
 			if due {
-				room, allocated, looked = nextRoom(room, heap[1].Value.Uint64()-allocated), heap[1].Value.Uint64(), now
+				made := heap[1].Value.Uint64() - allocated
+				room, allocated, looked = nextRoom(live, room, made), heap[1].Value.Uint64(), now
+				if rests++; wantedRoom(made) > heapRoom {
+					rests = 0
+				}
 			}
 			next := gcPercent(live, roomAfter(live, room, now.Sub(electedAt)))
 			// Each change stops the world for a moment.
 			grows, shrinks := next > percent*11/10, next < percent*10/11 || next == heapPercent && percent != next
-			if grows || shrinks && (over || mayShrink(live, heap[2].Value.Uint64(), next)) {
+			switch {
+			case grows || shrinks && (over || mayShrink(live, heap[2].Value.Uint64(), next)):
 				debug.SetGCPercent(next)
 				percent = next
+			case shrinks && rests >= restsBefore:
+				// Then it may shrink, and the runtime returns what is above it.
+				runtime.GC()
+				rests = 0
 			}
 		}
 		select {
