@@ -87,6 +87,9 @@ func (s *Server) ReadLog(req *borgrpc.ReadLogRequest, stream borgrpc.BorgletServ
 	if err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
+	if err := checkRange(req); err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
 	err = s.agent.readLog(stream.Context(), id, req, stream.Send)
 	var unknown *unknownRun
 	switch {

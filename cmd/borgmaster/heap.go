@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"os"
-	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"slices"
@@ -24,8 +23,8 @@ const (
 	// rushPercent bounds it by what is in use: a collection costs in proportion to that, so a
 	// small cell gains little from more room, and whoever floods it would fill the room.
 	rushPercent = 400
-	// restsBefore is how many looks in a row find little allocated before garbage that a
-	// rush has left is collected. Nothing else would collect it for two minutes.
+	// restsBefore is how many looks in a row find little allocated before what a rush has
+	// left is collected and returned to the system.
 	restsBefore = 5
 	// heapPercent is how much it may grow, of what is in use: the runtime's own rule.
 	heapPercent = 100
@@ -87,13 +86,20 @@ func overgrown(liveBytes uint64, percent int) bool {
 	return percent > heapPercent && liveBytes*uint64(percent)/100 > max(liveBytes*heapPercent/100, rushRoom(liveBytes))+electionRoom
 }
 
+// leftOver reports whether a process at rest holds more than it would if there had been no
+// rush: garbage, and pages that are free. The runtime looks at both with its next collection
+// alone, and at rest that is far away.
+func leftOver(liveBytes, heapBytes, freeBytes uint64) bool {
+	return max(heapBytes, liveBytes)-liveBytes+freeBytes > liveBytes*heapPercent/100+heapRoom
+}
+
 // giveHeapRoom keeps to gcPercent until ctx ends, unless the environment says
 // something else. term is that of the log.
 func giveHeapRoom(ctx context.Context, term func() uint64) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}
-	heap := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}}
+	heap := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/free:bytes"}}
 	tick := time.NewTicker(electionEvery)
 	defer tick.Stop()
 	room, allocated, percent := uint64(heapRoom), uint64(0), heapPercent
@@ -121,13 +127,12 @@ func giveHeapRoom(ctx context.Context, term func() uint64) {
 			next := gcPercent(live, roomAfter(live, room, now.Sub(electedAt)))
 			// Each change stops the world for a moment.
 			grows, shrinks := next > percent*11/10, next < percent*10/11 || next == heapPercent && percent != next
-			switch {
-			case grows || shrinks && (over || mayShrink(live, heap[2].Value.Uint64(), next)):
+			if grows || shrinks && (over || mayShrink(live, heap[2].Value.Uint64(), next)) {
 				debug.SetGCPercent(next)
 				percent = next
-			case shrinks && rests >= restsBefore:
-				// Then it may shrink, and the runtime returns what is above it.
-				runtime.GC()
+			}
+			if rests >= restsBefore && leftOver(live, heap[2].Value.Uint64(), heap[3].Value.Uint64()) {
+				debug.FreeOSMemory()
 				rests = 0
 			}
 		}

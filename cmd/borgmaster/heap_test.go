@@ -97,6 +97,25 @@ func TestHeapRoomShrinks(t *testing.T) {
 	}
 }
 
+// TestLeftOver: a process at rest keeps what it may allocate before the next collection, and
+// no more.
+func TestLeftOver(t *testing.T) {
+	for _, x := range []struct {
+		live, heap, free uint64
+		want             bool
+	}{
+		{40 << 20, 140 << 20, 20 << 20, false},
+		{40 << 20, 140 << 20, 190 << 20, true},
+		{40 << 20, 476 << 20, 0, true},
+		{2 << 30, 4 << 30, 64 << 20, false},
+		{2 << 30, 1 << 30, 4 << 30, true},
+	} {
+		if got := leftOver(x.live, x.heap, x.free); got != x.want {
+			t.Errorf("%d MiB in use, %d in the heap, %d free: %t, want %t", x.live>>20, x.heap>>20, x.free>>20, got, x.want)
+		}
+	}
+}
+
 // TestOvergrownHeap: what suited a small heap is not kept for one that has become large, and
 // no choice of ours is one that would be changed at once.
 func TestOvergrownHeap(t *testing.T) {
