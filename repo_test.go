@@ -32,7 +32,9 @@ var imports = map[string]struct {
 
 	"proto/borgpb":  {nil, []string{"google.golang.org/grpc"}},
 	"proto/borgrpc": {[]string{"proto/borgpb"}, nil},
-	"proto/door":    {[]string{"identity", "mutant", "proto/borgpb", "tell/hostpath"}, nil},
+	"proto/door":    {[]string{"identity", "mutant", "proto/borgpb", "proto/door/entrance", "tell/hostpath", "tell/repeat"}, nil},
+	// Connections that have not yet said who they are: who is dropped, who computes.
+	"proto/door/entrance": {nil, []string{"google.golang.org/grpc", "time", "os", "crypto/tls"}},
 	// What a later build may say, for the tests of who must bear it.
 	"proto/newer": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc"}},
 
@@ -53,7 +55,7 @@ var imports = map[string]struct {
 	"checkpoint": {[]string{"mutant", "proto/borgpb"}, []string{"google.golang.org/grpc"}},
 	// borgmaster for the interfaces that it implements (log.go), nothing else.
 	"borgmaster/replica": {[]string{"identity", "borgmaster", "borgmaster/cell", "borgmaster/late", "checkpoint", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door", "tell/hostpath"}, nil},
-	"borgmaster": {[]string{"identity", "borgmaster/admission", "borgmaster/audit", "borgmaster/cell", "borgmaster/cellkey", "borgmaster/cron", "borgmaster/duty", "borgmaster/journal", "borgmaster/late", "borgmaster/linkshard", "borgmaster/metric", "borgmaster/reclaim", "borgmaster/selector", "borgmaster/sight", "borgmaster/watch", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door", "tell/hostpath"},
+	"borgmaster": {[]string{"identity", "borgmaster/admission", "borgmaster/audit", "borgmaster/cell", "borgmaster/cellkey", "borgmaster/cron", "borgmaster/duty", "borgmaster/journal", "borgmaster/late", "borgmaster/linkshard", "borgmaster/metric", "borgmaster/reclaim", "borgmaster/selector", "borgmaster/sight", "borgmaster/watch", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door", "proto/door/entrance", "tell/hostpath", "tell/repeat"},
 		[]string{"github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3"}},
 	// Who did what, in files of the replica; reads the log and knows no cell.
 	"borgmaster/audit": {[]string{"proto/borgpb", "tell/hostpath"}, []string{"google.golang.org/grpc"}},
@@ -88,7 +90,7 @@ var imports = map[string]struct {
 	"borgmaster/memlog": {[]string{"borgmaster", "borgmaster/cell", "proto/borgpb"}, nil},
 	"borgmaster/client": {[]string{"identity", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
 
-	"borglet":           {[]string{"borglet/beneath", "identity", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door", "tell/hostpath"}, []string{"github.com/opencontainers/runc/libcontainer"}},
+	"borglet":           {[]string{"borglet/beneath", "identity", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door", "tell/hostpath", "tell/repeat"}, []string{"github.com/opencontainers/runc/libcontainer"}},
 	"borglet/container": {[]string{"borglet", "borglet/beneath", "borglet/diskquota", "borglet/network", "mutant", "proto/borgpb"}, nil},
 	// Files in directories where somebody else may be at work.
 	"borglet/beneath": {nil, []string{"google.golang.org/grpc", "time", "context"}},
@@ -147,6 +149,8 @@ var imports = map[string]struct {
 	"docs/shown": {nil, []string{"google.golang.org/grpc", "net", "time"}},
 	// Errors without the paths of the machine that they come from.
 	"tell/hostpath": {nil, []string{"google.golang.org/grpc", "net"}},
+	// One line of a log for many of the same kind.
+	"tell/repeat": {nil, []string{"google.golang.org/grpc", "net", "os"}},
 	// "Did you mean": job files and command lines guess alike.
 	"spelling": {nil, nil},
 }

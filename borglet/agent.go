@@ -20,6 +20,7 @@ import (
 	"borg/proto/borgrpc"
 	"borg/proto/door"
 	"borg/tell/hostpath"
+	"borg/tell/repeat"
 )
 
 const (
@@ -130,7 +131,9 @@ func (c *Config) Validate() error {
 // Agent is the shell around a Core: one goroutine owns the core, the fence and
 // the clock; workers do its effects; a sampler measures.
 type Agent struct {
-	cfg         Config
+	cfg Config
+	// What the log is told of errors whose paths users are not told.
+	told        repeat.Limiter
 	core        *Core
 	store       *Store
 	master      Master
@@ -574,7 +577,9 @@ func (a *Agent) do(e Effect, fetchErr error) {
 	if err != nil {
 		failed.Text = hostpath.Text(err)
 		if failed.Text != err.Error() {
-			a.cfg.Log.Warn("users are told of an error without its paths", "machine", a.cfg.Name, "copy", failed.ID.String(), "err", err)
+			if untold, tell := a.told.Next(failed.Text, time.Now()); tell {
+				a.cfg.Log.Warn("users are told of an error without its paths", "machine", a.cfg.Name, "copy", failed.ID.String(), "err", err, "others", untold)
+			}
 		}
 		a.results <- failed
 	}

@@ -122,6 +122,23 @@ func openLogs(dir func() (string, error), streams []borgrpc.LogStream, req *borg
 	return missing, nil
 }
 
+// maxLogOffset bounds the offsets that a reader may ask for: the kernel refuses to read near
+// the end of what its type holds.
+const maxLogOffset = 1 << 62
+
+// checkRange says what no log can have of what a request asks for.
+func checkRange(req *borgrpc.ReadLogRequest) error {
+	for _, f := range []struct {
+		name  string
+		value int64
+	}{{"from_offset", req.GetFromOffset()}, {"tail_bytes", req.GetTailBytes()}, {"since_wall_ns", req.GetSinceWallNs()}} {
+		if f.value < 0 || f.name == "from_offset" && f.value > maxLogOffset {
+			return fmt.Errorf("%s %d: no log has that; 0 is all of it", f.name, f.value)
+		}
+	}
+	return nil
+}
+
 // openLog opens one stream where the request wants it read from. What is not a
 // plain file in the copy's own directory is not read, whoever put it there.
 func openLog(dir func() (string, error), stream borgrpc.LogStream, req *borgrpc.ReadLogRequest) (*logReader, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -66,7 +67,9 @@ func (s *Server) Poll(ctx context.Context, req *borgrpc.PollRequest) (*borgrpc.P
 func (s *Server) internal(err error) error {
 	text := s.agent.cfg.HostPaths.Hide(hostpath.Text(err))
 	if text != err.Error() {
-		s.agent.cfg.Log.Warn("a call failed, and its caller is not told of paths", "machine", s.agent.cfg.Name, "err", err)
+		if untold, tell := s.agent.told.Next(text, time.Now()); tell {
+			s.agent.cfg.Log.Warn("a call failed, and its caller is not told of paths", "machine", s.agent.cfg.Name, "err", err, "others", untold)
+		}
 	}
 	return status.Error(codes.Internal, text)
 }
@@ -82,6 +85,9 @@ func (s *Server) Polls(stream borgrpc.BorgletService_PollsServer) error {
 func (s *Server) ReadLog(req *borgrpc.ReadLogRequest, stream borgrpc.BorgletService_ReadLogServer) error {
 	id, err := IDOf(req.GetCopy())
 	if err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	if err := checkRange(req); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	err = s.agent.readLog(stream.Context(), id, req, stream.Send)

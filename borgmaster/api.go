@@ -230,7 +230,10 @@ func (m *Master) internal(err error) error {
 func (m *Master) withoutPaths(err error) string {
 	text := m.cfg.HostPaths.Hide(hostpath.Text(err))
 	if text != err.Error() {
-		m.cfg.Logger.Warn("users are told of an error without its paths", "err", err)
+		// By what is left of it: that has no path of a request's own.
+		if untold, tell := m.told.Next(text, time.Now()); tell {
+			m.cfg.Logger.Warn("users are told of an error without its paths", "err", err, "others", untold)
+		}
 	}
 	return text
 }

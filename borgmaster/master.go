@@ -38,6 +38,7 @@ import (
 	"borg/proto/borgrpc"
 	"borg/proto/door"
 	"borg/tell/hostpath"
+	"borg/tell/repeat"
 )
 
 // Config is what a Master needs.
@@ -132,7 +133,9 @@ func (c *Config) Validate() error {
 // Master is one replica. Make it before the log is started, so that it hears
 // everything.
 type Master struct {
-	cfg    Config
+	cfg Config
+	// What the log is told of the errors of calls.
+	told   repeat.Limiter
 	cellID string
 	conns  *conns
 	gate   *Gate

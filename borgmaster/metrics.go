@@ -10,6 +10,7 @@ import (
 	"borg/identity"
 	"borg/pages"
 	"borg/proto/door"
+	"borg/proto/door/entrance"
 )
 
 // figures are what is read when somebody asks for metrics: names end in their units,
@@ -53,6 +54,7 @@ var figures = []pages.Figure{
 	{Name: "admission_light_seconds", Help: "How long the log took of late for changes of users who ask for little."},
 	{Name: "admission_quiet_seconds", Help: "How long it takes for them in quiet, as far as was seen."},
 	{Name: "crash_reports_held_total", Help: "Reports of crashes that were left for later because their jobs have many."},
+	{Name: "handshakes_dropped_total", Help: "Connections dropped before they said who they are, since newer ones came and their address or the door was full."},
 	{Name: "hung_up_total", Help: "Connections closed for what they sent: too much at once, a message that took too long, or one that was too large."},
 	{Name: "received_bytes_total", Help: "Bytes read from connections, without what TLS adds, by the role of who is on the other end.", Labels: []string{"from"}},
 	{Name: "lane_items", Help: "What waits or is under way, by lane.", Labels: []string{"lane"}},
@@ -168,6 +170,7 @@ func (m *Master) read(r *pages.Reading) {
 	r.Set("admission_quiet_seconds", float64(a.BaseNs)/1e9)
 	r.Set("crash_reports_held_total", float64(l.shard.CrashesHeld))
 	r.Set("hung_up_total", float64(door.HungUp()))
+	r.Set("handshakes_dropped_total", float64(entrance.Dropped()))
 	for _, role := range []identity.Role{identity.Master, identity.Borglet, identity.User, identity.Task} {
 		r.Set("received_bytes_total", float64(door.Received(role)), string(role))
 	}

@@ -20,6 +20,12 @@ const (
 	// in use.
 	mostHeapRoom = 512 << 20
 	collectEvery = 10 * time.Second
+	// rushPercent bounds it by what is in use: a collection costs in proportion to that, so a
+	// small cell gains little from more room, and whoever floods it would fill the room.
+	rushPercent = 400
+	// restsBefore is how many looks in a row find little allocated before what a rush has
+	// left is collected and returned to the system.
+	restsBefore = 5
 	// heapPercent is how much it may grow, of what is in use: the runtime's own rule.
 	heapPercent = 100
 	// mostHeapPercent bounds what an almost empty heap would come to.
@@ -42,10 +48,20 @@ func gcPercent(liveBytes, roomBytes uint64) int {
 	return int(min(max(heapPercent, roomBytes*100/max(liveBytes, 1)), mostHeapPercent))
 }
 
+// wantedRoom is the room that is enough for collectEvery when so much was allocated within
+// heapEvery.
+func wantedRoom(allocatedBytes uint64) uint64 {
+	return allocatedBytes * uint64(collectEvery/heapEvery)
+}
+
+// rushRoom is the room of a heap of which so much is in use, at most.
+func rushRoom(liveBytes uint64) uint64 {
+	return min(max(liveBytes*rushPercent/100, heapRoom), mostHeapRoom)
+}
+
 // nextRoom is the room when so much was allocated within heapEvery. It shrinks by and by.
-func nextRoom(roomBytes, allocatedBytes uint64) uint64 {
-	wanted := allocatedBytes * uint64(collectEvery/heapEvery)
-	return min(max(wanted, roomBytes*9/10, heapRoom), mostHeapRoom)
+func nextRoom(liveBytes, roomBytes, allocatedBytes uint64) uint64 {
+	return min(max(wantedRoom(allocatedBytes), roomBytes*9/10, heapRoom), rushRoom(liveBytes))
 }
 
 // roomAfter is the room so long after an election.
@@ -63,38 +79,61 @@ func mayShrink(liveBytes, heapBytes uint64, percent int) bool {
 	return max(heapBytes, liveBytes)-liveBytes <= liveBytes*uint64(percent)/100*shrinkPercent/100
 }
 
+// overgrown reports whether a heap has grown so much since its percentage was chosen that
+// the percentage gives it more room than any heap may have. A percentage that suits a small heap
+// gives one that calls have made large many times its size, and what was garbage would be kept.
+func overgrown(liveBytes uint64, percent int) bool {
+	return percent > heapPercent && liveBytes*uint64(percent)/100 > max(liveBytes*heapPercent/100, rushRoom(liveBytes))+electionRoom
+}
+
+// leftOver reports whether a process at rest holds more than it would if there had been no
+// rush: garbage, and pages that are free. The runtime looks at both with its next collection
+// alone, and at rest that is far away.
+func leftOver(liveBytes, heapBytes, freeBytes uint64) bool {
+	return max(heapBytes, liveBytes)-liveBytes+freeBytes > liveBytes*heapPercent/100+heapRoom
+}
+
 // giveHeapRoom keeps to gcPercent until ctx ends, unless the environment says
 // something else. term is that of the log.
 func giveHeapRoom(ctx context.Context, term func() uint64) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}
-	heap := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}}
+	heap := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/free:bytes"}}
 	tick := time.NewTicker(electionEvery)
 	defer tick.Stop()
 	room, allocated, percent := uint64(heapRoom), uint64(0), heapPercent
-	known, electedAt, looked := uint64(0), time.Time{}, time.Time{}
+	known, electedAt, looked, rests := uint64(0), time.Time{}, time.Time{}, 0
 	for {
 		now := time.Now()
 		elected, due := false, now.Sub(looked) >= heapEvery
 		if t := term(); t != known {
 			known, electedAt, elected = t, now, true
 		}
-		if elected || due {
-			metrics.Read(heap)
-			if slices.ContainsFunc(heap, func(s metrics.Sample) bool { return s.Value.Kind() != metrics.KindUint64 }) {
-				return
-			}
-			live := heap[0].Value.Uint64()
+		metrics.Read(heap)
+		if slices.ContainsFunc(heap, func(s metrics.Sample) bool { return s.Value.Kind() != metrics.KindUint64 }) {
+			return
+		}
+		live := heap[0].Value.Uint64()
+		over := overgrown(live, percent)
+		if elected || due || over {
 			if due {
-				room, allocated, looked = nextRoom(room, heap[1].Value.Uint64()-allocated), heap[1].Value.Uint64(), now
+				made := heap[1].Value.Uint64() - allocated
+				room, allocated, looked = nextRoom(live, room, made), heap[1].Value.Uint64(), now
+				if rests++; wantedRoom(made) > heapRoom {
+					rests = 0
+				}
 			}
 			next := gcPercent(live, roomAfter(live, room, now.Sub(electedAt)))
 			// Each change stops the world for a moment.
 			grows, shrinks := next > percent*11/10, next < percent*10/11 || next == heapPercent && percent != next
-			if grows || shrinks && mayShrink(live, heap[2].Value.Uint64(), next) {
+			if grows || shrinks && (over || mayShrink(live, heap[2].Value.Uint64(), next)) {
 				debug.SetGCPercent(next)
 				percent = next
+			}
+			if rests >= restsBefore && leftOver(live, heap[2].Value.Uint64(), heap[3].Value.Uint64()) {
+				debug.FreeOSMemory()
+				rests = 0
 			}
 		}
 		select {

@@ -59,25 +59,6 @@ func TestOneCallerKeepsNobodyOut(t *testing.T) {
 	if len(c.callers) != 2 || c.callers[alice].conns.Load() != 1 {
 		t.Errorf("when hers were closed the door still counts %d callers, and of hers %d", len(c.callers), c.callers[alice].conns.Load())
 	}
-
-	here, there := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 1}, &net.TCPAddr{IP: net.IPv4(10, 0, 0, 2), Port: 1}
-	var leave func()
-	for n := range maxHandshakes {
-		var err error
-		if leave, err = c.enter(&net.TCPAddr{IP: here.IP, Port: n}); err != nil {
-			t.Fatalf("handshake %d from one address: %v", n+1, err)
-		}
-	}
-	if _, err := c.enter(here); err == nil {
-		t.Errorf("more than %d handshakes from one address", maxHandshakes)
-	}
-	if _, err := c.enter(there); err != nil {
-		t.Errorf("from another address: %v", err)
-	}
-	leave()
-	if _, err := c.enter(here); err != nil {
-		t.Errorf("after one has ended: %v", err)
-	}
 }
 
 // TestCallsOfOneConnectionAreBounded, but for masters, who pass on those of others.

@@ -3,6 +3,7 @@ package door
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"borg/identity"
+	"borg/proto/door/entrance"
 )
 
 // authInfo is who is on the other end of a connection.
@@ -137,13 +139,10 @@ func (c *serverCredentials) called(raw net.Conn) (*identity.Source, credentials.
 	return own, credentials.NewTLS(own.ServerTLS()), nil
 }
 
-// shake hears who somebody is, if there is room for him.
+// shake hears who somebody is.
 func (c *serverCredentials) shake(raw net.Conn) (net.Conn, authInfo, error) {
-	leave, err := c.crowd.enter(raw.RemoteAddr())
-	if err != nil {
-		return nil, authInfo{}, err
-	}
-	defer leave()
+	guest := c.crowd.hall.Enter(raw, shaking.atDoors)
+	defer guest.Leave()
 	own, tls, err := c.called(raw)
 	if err != nil {
 		return nil, authInfo{}, err
@@ -156,9 +155,13 @@ func (c *serverCredentials) shake(raw net.Conn) (net.Conn, authInfo, error) {
 		who.issued, who.expires = time.Now(), time.Now().Add(identity.Life)
 		return buffered(raw, nil), who, err
 	}
-	turn := inTurn(raw)
-	conn, info, err := tls.ServerHandshake(turn)
-	turn.end()
+	if err := guest.Begin(); err != nil {
+		return nil, authInfo{}, err
+	}
+	conn, info, err := tls.ServerHandshake(guest)
+	if !guest.Leave() {
+		return nil, authInfo{}, entrance.ErrDropped
+	}
 	if err != nil {
 		return nil, authInfo{}, err
 	}
@@ -250,7 +253,8 @@ func (r *refusals) refused(from string, err error) {
 	if strings.Contains(err.Error(), "EOF") || strings.Contains(err.Error(), "connection reset") {
 		return
 	}
-	if r.tell != nil {
+	// Who was dropped may be anybody; the metric counts them.
+	if r.tell != nil && !errors.Is(err, entrance.ErrDropped) {
 		// Whom a certificate names that is not believed is in the error, and no more.
 		r.tell(Refusal{Addr: from, Err: err})
 	}

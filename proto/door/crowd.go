@@ -14,12 +14,16 @@ import (
 	"google.golang.org/grpc/tap"
 
 	"borg/identity"
+	"borg/proto/door/entrance"
 )
 
 const (
 	// maxHandshakes bounds the connections from one address that have not yet said
-	// who they are. More are closed unheard.
+	// who they are. With one more the oldest of them is dropped.
 	maxHandshakes = 2048
+	// maxHandshakesInAll bounds the same from all addresses. With one more the oldest of
+	// the address that has most is dropped.
+	maxHandshakesInAll = 8192
 	// maxConnsOfOne bounds the connections of one caller who is no master.
 	maxConnsOfOne = 1024
 	// maxConnsOfUser bounds the connections of one user and of its tasks together.
@@ -42,9 +46,10 @@ const (
 
 // crowd counts who is at a door, so that nobody keeps others out.
 type crowd struct {
+	// Those who have not yet said who they are.
+	hall *entrance.Hall
+
 	mu sync.Mutex
-	// By host; guarded by mu.
-	handshakes map[string]int
 	// By caller, without masters; guarded by mu.
 	callers map[identity.Name]*present
 	// By whoUses, without masters; guarded by mu.
@@ -108,22 +113,11 @@ type present struct {
 }
 
 func newCrowd() *crowd {
-	return &crowd{handshakes: make(map[string]int), callers: make(map[identity.Name]*present), users: make(map[string]*presentUser)}
+	return &crowd{hall: newHall(), callers: make(map[identity.Name]*present), users: make(map[string]*presentUser)}
 }
 
-// enter is called before a handshake; leave when it has ended.
-func (c *crowd) enter(addr net.Addr) (leave func(), err error) {
-	host, _, err := net.SplitHostPort(addr.String())
-	if err != nil {
-		host = addr.String()
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.handshakes[host] >= maxHandshakes {
-		return nil, fmt.Errorf("%d connections from %s have not yet said who they are", maxHandshakes, host)
-	}
-	c.handshakes[host]++
-	return func() { c.less(func() { decrement(c.handshakes, host) }) }, nil
+func newHall() *entrance.Hall {
+	return entrance.NewHall(entrance.Limits{Host: maxHandshakes, All: maxHandshakesInAll})
 }
 
 // admit counts a connection of a caller who is known until it is closed. Masters are not
@@ -169,12 +163,6 @@ func (c *crowd) less(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f()
-}
-
-func decrement[K comparable](counts map[K]int, key K) {
-	if counts[key]--; counts[key] == 0 {
-		delete(counts, key)
-	}
 }
 
 type countedConn struct {

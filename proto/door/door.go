@@ -27,6 +27,7 @@ import (
 
 	"borg/identity"
 	"borg/tell/hostpath"
+	"borg/tell/repeat"
 )
 
 const (
@@ -101,6 +102,9 @@ type Config struct {
 	// Hears of each call of a service that has ended, but not of those that were
 	// refused by their heads; nil: nobody. It must not block.
 	Called func(Call)
+
+	// What the logger is told of the errors of calls. NewServer makes it.
+	told *repeat.Limiter
 }
 
 // Call is a call that has ended.
@@ -130,6 +134,7 @@ func NewServer(config Config) *grpc.Server {
 	if plaintext && config.Logger != nil {
 		config.Logger.Error("this build has no TLS and believes everybody: it is for measurements alone")
 	}
+	config.told = new(repeat.Limiter)
 	creds := &serverCredentials{
 		TransportCredentials: credentials.NewTLS(config.Identity.ServerTLS()), own: config.Identity,
 		log: &refusals{log: config.Logger, tell: config.Refused}, crowd: newCrowd(), config: &config,

@@ -229,8 +229,9 @@ func (c *Config) hidePaths(method string, err error) error {
 	if text = c.HostPaths.Hide(text); text == s.Message() {
 		return err
 	}
-	if c.Logger != nil {
-		c.Logger.Warn("a call failed, and its caller is not told of paths", "method", method, "err", err)
+	// A caller can make calls fail as often as it likes.
+	if untold, tell := c.told.Next(method+": "+text, time.Now()); tell && c.Logger != nil {
+		c.Logger.Warn("a call failed, and its caller is not told of paths", "method", method, "err", err, "others", untold)
 	}
 	p := s.Proto()
 	p.Message = text

@@ -77,4 +77,13 @@ func TestNoCallerIsToldPaths(t *testing.T) {
 	if log := told.String(); !strings.Contains(log, "/etc/secret/of/machine") || !strings.Contains(log, "/var/lib/borg/m1/tasks/x") {
 		t.Errorf("the log lacks the paths:\n%s", log)
 	}
+	lines := strings.Count(told.String(), "\n")
+	for range 100 {
+		if _, err := client.Describe(t.Context(), &borgrpc.DescribeRequest{}); err == nil {
+			t.Fatal("a call that fails has an answer")
+		}
+	}
+	if n := strings.Count(told.String(), "\n"); n != lines {
+		t.Errorf("a hundred calls that fail as before add %d lines to the log", n-lines)
+	}
 }

@@ -2,11 +2,12 @@ package door
 
 import (
 	"context"
-	"net"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"borg/proto/door/entrance"
 )
 
 const (
@@ -25,12 +26,13 @@ const (
 // doors that are at work. Whatever else a process has to do, its log before all, would
 // wait for a processor behind all that begin together.
 var shaking = struct {
-	withBorglets, atDoors chan struct{}
+	withBorglets chan struct{}
+	atDoors      *entrance.Turns
 	// How long one with a borglet takes; nanoseconds.
 	takesNs atomic.Int64
 }{
 	withBorglets: make(chan struct{}, maxShaking),
-	atDoors:      make(chan struct{}, max(runtime.GOMAXPROCS(0)/2, 1)),
+	atDoors:      entrance.NewTurns(max(runtime.GOMAXPROCS(0)/2, 1)),
 }
 
 // shakeInTurn waits for a turn for a handshake with a borglet. It ends with done, or when it
@@ -55,59 +57,3 @@ func shakeInTurn(ctx context.Context) (done func(ok bool), err error) {
 		}
 	}, nil
 }
-
-// shakingConn is a connection during its handshake at a door, which has a turn while it is
-// at work and leaves it to others while it waits for the other end.
-type shakingConn struct {
-	net.Conn
-	// Nobody waits for the handshake any more, though it may be at work still. Set with mu.
-	over atomic.Bool
-	mu   sync.Mutex
-	// It has its turn now. Guarded by mu.
-	turn bool
-}
-
-// inTurn waits for a turn, in which a handshake is made over a connection until its end.
-func inTurn(raw net.Conn) *shakingConn {
-	shaking.atDoors <- struct{}{}
-	return &shakingConn{Conn: raw, turn: true}
-}
-
-func (c *shakingConn) end() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.over.Store(true)
-	c.leave()
-}
-
-// leave is called with mu.
-func (c *shakingConn) leave() {
-	if c.turn {
-		c.turn = false
-		<-shaking.atDoors
-	}
-}
-
-// away does what may wait for the other end, without a turn.
-func (c *shakingConn) away(do func([]byte) (int, error), b []byte) (int, error) {
-	if c.over.Load() {
-		return do(b)
-	}
-	c.mu.Lock()
-	c.leave()
-	c.mu.Unlock()
-	n, err := do(b)
-	shaking.atDoors <- struct{}{}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.turn = true; c.over.Load() {
-		c.leave()
-	}
-	return n, err
-}
-
-// Read implements net.Conn.
-func (c *shakingConn) Read(b []byte) (int, error) { return c.away(c.Conn.Read, b) }
-
-// Write implements net.Conn.
-func (c *shakingConn) Write(b []byte) (int, error) { return c.away(c.Conn.Write, b) }

@@ -1,0 +1,126 @@
+package entrance
+
+import (
+	"container/list"
+	"net"
+	"sync"
+	"sync/atomic"
+)
+
+// Guest is a connection during its handshake. It has a turn while it computes and
+// leaves it to others while it waits for the other end.
+type Guest struct {
+	net.Conn
+	hall  *Hall
+	turns *Turns
+	// Key of its address.
+	host string
+
+	// In its host; nil: it has left or was dropped. Guarded by hall.mu.
+	place *list.Element
+
+	// Dropped to make room for another one. Guarded by turns.mu, as is where it waits.
+	dropped bool
+	queued  *list.List
+	inQueue *list.Element
+	// Hears once for each wait: true with a turn, false when dropped.
+	wake chan bool
+
+	// The handshake has ended for whoever made it, though it may still compute. Set with
+	// mu.
+	over atomic.Bool
+	mu   sync.Mutex
+	// It has a turn now. Guarded by mu.
+	turn bool
+	// This end has sent something; the next read is the other end's answer. Only the
+	// goroutine of the handshake uses it.
+	asked bool
+	// The answer had its turn before others. The same holds.
+	hurried bool
+}
+
+// Begin waits for the first turn. The error is ErrDropped.
+func (g *Guest) Begin() error {
+	if !g.turns.take(g, false) {
+		return ErrDropped
+	}
+	g.hold()
+	return nil
+}
+
+// hold notes that it has a turn, or gives it back when the handshake has ended.
+func (g *Guest) hold() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.turn = true; g.over.Load() {
+		g.leaveTurn()
+	}
+}
+
+// Leave ends the handshake. The connection is used as it is from now on. It reports false
+// when the guest was dropped.
+func (g *Guest) Leave() bool {
+	g.mu.Lock()
+	g.over.Store(true)
+	g.leaveTurn()
+	g.mu.Unlock()
+	g.hall.mu.Lock()
+	defer g.hall.mu.Unlock()
+	return g.hall.remove(g)
+}
+
+// leaveTurn gives the turn back, if it has one. The caller holds mu.
+func (g *Guest) leaveTurn() {
+	if g.turn {
+		g.turn = false
+		g.turns.give()
+	}
+}
+
+// drop closes the connection, without waiting for the other end.
+func (g *Guest) drop() {
+	if tcp, ok := g.Conn.(*net.TCPConn); ok {
+		// Nothing of it is kept in the kernel. That fails only if it is closed already.
+		_ = tcp.SetLinger(0)
+	}
+	g.Conn.Close()
+	g.turns.drop(g)
+}
+
+// away leaves the turn, if there is one.
+func (g *Guest) away() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.leaveTurn()
+}
+
+// Read implements net.Conn. It waits for a turn before it returns what has come.
+func (g *Guest) Read(b []byte) (int, error) {
+	if g.over.Load() {
+		return g.Conn.Read(b)
+	}
+	g.away()
+	n, err := g.Conn.Read(b)
+	if err != nil {
+		return n, err
+	}
+	// Once: bytes that come one by one do not go before others each time.
+	answered := g.asked && !g.hurried
+	g.hurried = g.hurried || answered
+	if !g.turns.take(g, answered) {
+		return n, ErrDropped
+	}
+	g.hold()
+	return n, nil
+}
+
+// Write implements net.Conn. What is computed between a write and the next read is
+// little, and needs no turn.
+func (g *Guest) Write(b []byte) (int, error) {
+	if g.over.Load() {
+		return g.Conn.Write(b)
+	}
+	g.away()
+	g.asked = true
+	return g.Conn.Write(b)
+}
