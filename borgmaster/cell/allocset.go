@@ -44,7 +44,7 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 		return nil, r
 	}
 	weight := weighSet(specBytes)
-	bytes := weight + runBytes + weighMap(labels) + weighMap(o.Annotations)
+	bytes := weight + runBytes + WeighMap(labels) + WeighMap(o.Annotations)
 	if r := c.checkSetState(key, nil, spec.Priority, int64(spec.Allocs), bytes, len(spec.Volumes) > 0); r != nil {
 		return nil, about(key.String(), r)
 	}

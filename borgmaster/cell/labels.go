@@ -53,7 +53,7 @@ func (c *Cell) labelsChanged(j *Job) {
 // textBytes is what the labels and annotations of a job or alloc set are charged; those
 // of a machine are charged to nobody.
 func (l *labelled) textBytes() int64 {
-	n := weighMap(*l.labels) + weighMap(*l.annotations)
+	n := WeighMap(*l.labels) + WeighMap(*l.annotations)
 	switch o := l.record.(type) {
 	case *Job:
 		return n + o.given.textBytes()

@@ -126,7 +126,7 @@ func TestByteBudget(t *testing.T) {
 	spec := service(1, 0, 1, 1)
 	weight, _ := jobShape.weighSpec(marshal(t, spec))
 	size := weight + runBytes
-	texts := weighMap(map[string]string{"k": strings.Repeat("x", 99)})
+	texts := WeighMap(map[string]string{"k": strings.Repeat("x", 99)})
 	l.do(stateBudgetOp("u", measureBytes, size+texts))
 	l.do(submitBy(t, "u", "a", spec))
 	label := func(n int) *borgpb.Op {

@@ -79,12 +79,12 @@ func (g *given) textBytes() (n int64) {
 	if g == nil {
 		return 0
 	}
-	return weighMap(g.labels) + weighMap(g.annotations)
+	return WeighMap(g.labels) + WeighMap(g.annotations)
 }
 
 // stateBytes is what a job is charged for specs, labels and annotations.
 func (j *Job) stateBytes() int64 {
-	n := weighMap(j.labels) + weighMap(j.annotations) + j.given.textBytes()
+	n := WeighMap(j.labels) + WeighMap(j.annotations) + j.given.textBytes()
 	for _, s := range j.specs {
 		n += s.bytesOf()
 	}
@@ -102,7 +102,7 @@ func (j *Job) stateUse() (u StateUse) {
 
 // stateBytes is what an alloc set is charged for its spec, labels and annotations.
 func (s *AllocSet) stateBytes() int64 {
-	return s.weight + runBytes + weighMap(s.labels) + weighMap(s.annotations) + s.given.textBytes()
+	return s.weight + runBytes + WeighMap(s.labels) + WeighMap(s.annotations) + s.given.textBytes()
 }
 
 // stateUse is what an alloc set holds of the state.

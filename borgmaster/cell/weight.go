@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"borg/proto/borgpb"
@@ -150,8 +151,8 @@ func textWeight(n int) int64 {
 	return int64(n) + textBytes
 }
 
-// weighMap is what labels, annotations or the like take.
-func weighMap(m map[string]string) (n int64) {
+// WeighMap is what labels, annotations or the like take in memory.
+func WeighMap(m map[string]string) (n int64) {
 	if len(m) == 0 {
 		return 0
 	}
@@ -178,6 +179,19 @@ func (s *shape) weighSpec(data []byte) (int64, *borgpb.Refusal) {
 // weighSet is weighSpec of an alloc set's spec that was read.
 func weighSet(data []byte) int64 {
 	return setShape.weigh(data, maxSpecElements).Bytes + int64(len(data))
+}
+
+// What an op costs beside its bytes to read, to keep and to pass on: each element above so
+// many, in bytes that cost as much.
+const (
+	freeElements = 100
+	elementCost  = 64
+)
+
+// Cost is what an op costs those who pass it on and apply it, in bytes of an op that
+// consists of few long texts.
+func Cost(op *borgpb.Op) int {
+	return proto.Size(op) + max(Elements(op)-freeElements, 0)*elementCost
 }
 
 // Elements is how many texts, messages, elements of lists and entries of maps an op has,
@@ -218,3 +232,9 @@ func elementsOf(m protoreflect.Message) (n int) {
 	})
 	return n
 }
+
+// MemoryBytes is what the spec takes in memory.
+func (s *Spec) MemoryBytes() int64 { return s.bytesOf() }
+
+// SpecMemoryBytes is what the spec of the set takes in memory.
+func (s *AllocSet) SpecMemoryBytes() int64 { return s.weight + runBytes }

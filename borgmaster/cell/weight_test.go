@@ -116,3 +116,29 @@ func TestWeightOfShapes(t *testing.T) {
 		}
 	}
 }
+
+// TestCost: an op of many elements costs as much as one of many bytes, wherever they are,
+// and an ordinary one what its bytes cost.
+func TestCost(t *testing.T) {
+	plain := submitBy(t, "u", "j", service(1, 0, 1, 1))
+	if got, want := Cost(plain), proto.Size(plain); got != want {
+		t.Errorf("an ordinary submit costs %d, want %d", got, want)
+	}
+	args := service(1, 0, 1, 1)
+	args.Task.Args = make([]string, 10_000)
+	for what, op := range map[string]*borgpb.Op{
+		"args":        submitBy(t, "u", "j", args),
+		"update":      updateJob(t, "j", args),
+		"labels":      {Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: "u", Name: "j", Labels: numbered[string](10_000)}}},
+		"removed":     {Op: &borgpb.Op_SetLabels{SetLabels: &borgpb.SetLabels{RemoveLabels: make([]string, 10_000)}}},
+		"measures":    {Op: &borgpb.Op_SetStateBudget{SetStateBudget: &borgpb.SetStateBudget{Amounts: make([]*borgpb.StateAmount, 10_000)}}},
+		"annotations": {Op: &borgpb.Op_SetTaskNote{SetTaskNote: &borgpb.SetTaskNote{Annotations: numbered[string](10_000)}}},
+	} {
+		if got, least := Cost(op), 9_900*elementCost; got < least {
+			t.Errorf("%s: 10,000 elements cost %d, want at least %d", what, got, least)
+		}
+		if n := Elements(op); n < 10_000 || n > 10_100 {
+			t.Errorf("%s: counted %d elements", what, n)
+		}
+	}
+}
