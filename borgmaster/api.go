@@ -1,6 +1,7 @@
 package borgmaster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -60,7 +61,7 @@ func (m *Master) mutate(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, 
 
 // mutateOnElected is mutate once the op was looked at.
 func (m *Master) mutateOnElected(ctx context.Context, asked *borgpb.Op) (result *borgpb.Result, err error) {
-	user, bytes := door.Caller(ctx).User(), proto.Size(asked)
+	user, bytes := door.Caller(ctx).User(), cell.Cost(asked)
 	if !isForwarded(ctx) && admitted(ctx) {
 		end, err := m.admit.begin(user, bytes)
 		if err != nil {
@@ -90,7 +91,7 @@ func (m *Master) place(ctx context.Context, op *borgpb.Op) (*borgpb.Result, erro
 	if !admitted(ctx) {
 		return m.cfg.Log.Propose(ctx, op)
 	}
-	leave, err := m.admit.place(ctx, door.Caller(ctx).User(), proto.Size(op))
+	leave, err := m.admit.place(ctx, door.Caller(ctx).User(), cell.Cost(op))
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +113,7 @@ func (m *Master) malformed(op *borgpb.Op) *borgpb.Refusal {
 			return r
 		}
 	}
-	if r := tooLarge(op); r != nil {
+	if r := cmp.Or(tooLarge(op), tooMany(op)); r != nil {
 		return r
 	}
 	spec := specIn(op)
@@ -153,6 +154,15 @@ const maxOpBytes = 1<<20 - 1<<10
 
 // overloadedRetry is when another try is worth it after the log itself was full.
 const overloadedRetry = 500 * time.Millisecond
+
+// tooMany refuses an op of so many elements that decoding it on every replica takes longer
+// than its bytes tell.
+func tooMany(op *borgpb.Op) *borgpb.Refusal {
+	if cell.Elements(op) > cell.MaxOpElements {
+		return refusal(borgpb.RefusalKind_REFUSAL_KIND_LIMIT, "", "the op has more than %d texts, entries and messages; give large lists of arguments or variables to the tasks in a file", cell.MaxOpElements)
+	}
+	return nil
+}
 
 func tooLarge(op *borgpb.Op) *borgpb.Refusal {
 	if n := proto.Size(op); n > maxOpBytes {

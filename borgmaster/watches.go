@@ -177,8 +177,10 @@ func (m *Master) serveWatch(w *watch.Watch, woken <-chan struct{}, stream borgrp
 		if err := m.believes(stream.Context()); err != nil {
 			return err
 		}
-		if err := stream.Send(next.Proto()); err != nil {
-			return err
+		for part := range next.Parts() {
+			if err := stream.Send(part); err != nil {
+				return err
+			}
 		}
 	}
 }

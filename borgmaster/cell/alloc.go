@@ -13,8 +13,9 @@ type AllocSet struct {
 	uid         UID
 	labels      map[string]string
 	annotations map[string]string
-	// The committed bytes and what they say.
+	// The committed bytes, what they say, and what both take in memory.
 	specBytes []byte
+	weight    int64
 	spec      *borgpb.AllocSetSpec
 	need      *Need
 

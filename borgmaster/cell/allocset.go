@@ -43,7 +43,8 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 	if r := c.checkCharge(key, nil, chargeOfSet(spec, uint64(spec.Allocs))); r != nil {
 		return nil, r
 	}
-	bytes := int64(len(specBytes)+runBytes) + mapBytes(labels) + mapBytes(o.Annotations)
+	weight := weighSet(specBytes)
+	bytes := weight + runBytes + WeighMap(labels) + WeighMap(o.Annotations)
 	if r := c.checkSetState(key, nil, spec.Priority, int64(spec.Allocs), bytes, len(spec.Volumes) > 0); r != nil {
 		return nil, about(key.String(), r)
 	}
@@ -51,7 +52,7 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 		c.bury(key)
 		s := &AllocSet{
 			key: key, uid: c.newUID(), version: 1, labels: labels, annotations: o.Annotations,
-			specBytes: specBytes, submittedWallNs: c.clock.wallNs, changedWallNs: c.clock.wallNs,
+			specBytes: specBytes, weight: weight, submittedWallNs: c.clock.wallNs, changedWallNs: c.clock.wallNs,
 		}
 		s.setSpec(spec)
 		for i := range spec.Allocs {
@@ -70,8 +71,8 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 }
 
 func readAllocSetSpec(data []byte, format uint32) (*borgpb.AllocSetSpec, *borgpb.Refusal) {
-	if len(data) > MaxSpecBytes {
-		return nil, limit("spec", "%d bytes; at most %d", len(data), MaxSpecBytes)
+	if _, r := setShape.weighSpec(data); r != nil {
+		return nil, r
 	}
 	spec := new(borgpb.AllocSetSpec)
 	if r := decode(data, spec, format); r != nil {

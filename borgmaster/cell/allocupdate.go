@@ -36,7 +36,7 @@ func (c *Cell) checkUpdateAllocSet(o *borgpb.UpdateAllocSet) (commit, *borgpb.Re
 		r = c.checkCharge(s.key, s.charge(), chargeOfSet(u.spec, uint64(u.allocs)))
 	}
 	if r == nil {
-		bytes := int64(len(u.bytes)+runBytes) + mapBytes(u.gets.labels) + mapBytes(u.gets.annotations) + u.said.unless(u.gets).textBytes()
+		bytes := weighSet(u.bytes) + runBytes + WeighMap(u.gets.labels) + WeighMap(u.gets.annotations) + u.said.unless(u.gets).textBytes()
 		r = c.checkSetState(s.key, s, u.spec.Priority, int64(u.allocs), bytes, len(u.spec.Volumes) > 0)
 	}
 	if r != nil {
@@ -185,7 +185,7 @@ func (c *Cell) putSet(s *AllocSet, u *setUpdate) {
 		c.resizeSet(s, u.allocs)
 	}
 	was, bytes := s.charge(), s.stateBytes()
-	s.specBytes = u.bytes
+	s.specBytes, s.weight = u.bytes, weighSet(u.bytes)
 	s.setSpec(u.spec)
 	s.labels, s.annotations = u.gets.labels, u.gets.annotations
 	s.keep(u.said)

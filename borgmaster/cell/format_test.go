@@ -165,10 +165,17 @@ func TestLimits(t *testing.T) {
 			}
 		},
 		"spec.overrides  ": func(s *borgpb.JobSpec) {
-			s.Task.Args = make([]string, 50_000)
+			s.Task.Args = make([]string, 30_000)
 			for i := range uint32(100) {
 				s.Overrides = append(s.Overrides, &borgpb.TaskOverride{First: i, Last: i, Spec: &borgpb.TaskSpec{Cwd: "/x"}})
 			}
+		},
+		"spec ":            func(s *borgpb.JobSpec) { s.Task.Args = make([]string, maxSpecElements) },
+		"spec.extensions ": func(s *borgpb.JobSpec) { s.Extensions = numbered[[]byte](maxExtensions + 1) },
+		"spec.task.env ":   func(s *borgpb.JobSpec) { s.Task.Env = numbered[string](maxEnv + 1) },
+		"spec.overrides.env": func(s *borgpb.JobSpec) {
+			s.Task.Env = numbered[string](maxEnv)
+			s.Overrides = []*borgpb.TaskOverride{{First: 5, Last: 9, Spec: &borgpb.TaskSpec{Env: map[string]string{"B": ""}}}}
 		},
 		"spec": func(s *borgpb.JobSpec) { s.Task.Args = []string{strings.Repeat("x", MaxSpecBytes)} },
 	} {
@@ -265,4 +272,14 @@ func TestSubmitIsWalkedByHand(t *testing.T) {
 	if told[true] == 0 || told[false] == 0 {
 		t.Errorf("%d were known, %d were not", told[true], told[false])
 	}
+}
+
+// numbered is a map with so many keys.
+func numbered[V any](n int) map[string]V {
+	m := make(map[string]V, n)
+	for i := range n {
+		var none V
+		m[fmt.Sprint("A", i)] = none
+	}
+	return m
 }

@@ -70,7 +70,7 @@ func (g *generator) stateBudget(user string) *borgpb.SetStateBudget {
 		}
 		n := pick(g.r, []int64{0, 0, int64(g.r.IntN(10)), int64(g.r.IntN(60)), measures[m].cell})
 		if m == measureBytes || m == measureDeadBytes {
-			n *= pick(g.r, []int64{1, runBytes})
+			n *= pick(g.r, []int64{1, 2 * runBytes})
 		}
 		if m == measureRequests {
 			// With a handful, most retries would be too old.

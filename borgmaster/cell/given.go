@@ -57,15 +57,11 @@ func MergeTasks(base, now, next uint32) uint32 {
 
 // MergeMap does so for each key of labels or annotations.
 func MergeMap(base, now, next map[string]string) map[string]string {
-	merged := maps.Clone(now)
-	if merged == nil {
-		merged = make(map[string]string, len(next))
-	}
-	for k := range base {
-		if _, said := next[k]; !said {
-			delete(merged, k)
-		}
-	}
+	merged := without(now, len(next), func(k string) bool {
+		_, was := base[k]
+		_, said := next[k]
+		return was && !said
+	})
 	for k, v := range next {
 		if was, said := base[k]; !said || was != v {
 			merged[k] = v

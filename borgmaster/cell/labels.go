@@ -53,7 +53,7 @@ func (c *Cell) labelsChanged(j *Job) {
 // textBytes is what the labels and annotations of a job or alloc set are charged; those
 // of a machine are charged to nobody.
 func (l *labelled) textBytes() int64 {
-	n := mapBytes(*l.labels) + mapBytes(*l.annotations)
+	n := WeighMap(*l.labels) + WeighMap(*l.annotations)
 	switch o := l.record.(type) {
 	case *Job:
 		return n + o.given.textBytes()
@@ -125,14 +125,31 @@ func (c *Cell) checkLabelled(o *borgpb.SetLabels) (*labelled, *borgpb.Refusal) {
 
 // changed is what a map becomes: keys are taken away before others are set.
 func changed(m map[string]string, remove []string, set map[string]string) map[string]string {
-	next := maps.Clone(m)
-	if next == nil {
-		next = make(map[string]string, len(set))
-	}
+	removed := make(map[string]bool, len(remove))
 	for _, k := range remove {
-		delete(next, k)
+		removed[k] = true
 	}
+	next := without(m, len(set), func(k string) bool { return removed[k] })
 	maps.Copy(next, set)
+	return next
+}
+
+// without is a copy of a map without some keys, with room for so many more. It has no
+// more room than that: a clone has the room of the map, which has that of all keys that
+// were ever in it.
+func without(m map[string]string, more int, gone func(k string) bool) map[string]string {
+	n := 0
+	for k := range m {
+		if !gone(k) {
+			n++
+		}
+	}
+	next := make(map[string]string, n+more)
+	for k, v := range m {
+		if !gone(k) {
+			next[k] = v
+		}
+	}
 	return next
 }
 

@@ -15,6 +15,12 @@ const (
 	MaxOpsInEntry = 10_000
 	// MaxSpecBytes is the size of a job's or an alloc set's spec.
 	MaxSpecBytes = 256 << 10
+	// MaxOpElements is how many texts, messages, elements of lists and entries of maps an
+	// op of a caller may have, its spec included. Masters refuse more before the log: the
+	// cell has a bound for each field.
+	MaxOpElements = 40_000
+	// Those of a spec.
+	maxSpecElements = 32_768
 	// MaxGrantedDevices is how many devices of one name one task or alloc may be
 	// granted; who asks for more finds no place.
 	MaxGrantedDevices = 4_096
@@ -31,11 +37,12 @@ const (
 	maxCronJobs      = 20_000
 	// Each is looked at for its next slot.
 	maxCronJobsOfUser = 2_000
-	// Specs as merged, labels and annotations of what is not dead.
-	maxStateBytes       = 1 << 30
-	maxStateBytesOfUser = 128 << 20
-	// What the merged task of one run of indices is charged beside the bytes of its spec.
-	runBytes = 1 << 10
+	// Memory for specs as encoded, as decoded and as merged, for labels and for annotations
+	// of what is not dead.
+	maxStateBytes       = 2 << 30
+	maxStateBytesOfUser = 256 << 20
+	// What the merged task of one run of indices is charged.
+	runBytes = 768
 	// Of the cell's tasks, allocs, objects and bytes, what only production and admins may
 	// use, in thousandths.
 	stateReserveMilli  = 100
@@ -53,8 +60,13 @@ const (
 	maxLabelKeyBytes   = 63
 	maxLabelValueBytes = 255
 	maxAnnotationBytes = 64 << 10
+	maxAnnotations     = 1_000
 	maxExtensionBytes  = 64 << 10
-	maxOverrides       = 1_000
+	maxExtensions      = 1_000
+	// Variables of a task, those of the overrides for it included. Readers get them as one
+	// map.
+	maxEnv       = 4_096
+	maxOverrides = 1_000
 	// Arguments and environment variables that merging the overrides touches.
 	maxMergeWork   = 1_000_000
 	maxConstraints = 32
@@ -228,8 +240,8 @@ const (
 	maxDeadObjectsOfUser = 2_000
 	maxDeadTasks         = 1_000_000
 	maxDeadTasksOfUser   = 200_000
-	maxDeadBytes         = 256 << 20
-	maxDeadBytesOfUser   = 32 << 20
+	maxDeadBytes         = 512 << 20
+	maxDeadBytesOfUser   = 64 << 20
 
 	deadMemoryNs    = 24 * 3600 * second
 	maxTimeNs       = 1 << 61
@@ -333,6 +345,9 @@ func checkLabels(labels, annotations map[string]string) *borgpb.Refusal {
 		if len(labels[k]) > maxLabelValueBytes {
 			return invalid("labels", "the value of %q is longer than %d bytes", k, maxLabelValueBytes)
 		}
+	}
+	if n := len(annotations); n > maxAnnotations {
+		return limit("annotations", "%d annotations; at most %d", n, maxAnnotations)
 	}
 	total := 0
 	for k, v := range annotations {

@@ -244,6 +244,7 @@ func (l *loader) allocSet(uid UID, d *decoder) error {
 	if r != nil {
 		return errors.New(r.Message)
 	}
+	s.weight = weighSet(s.specBytes)
 	if l.c.sets[s.key] != nil || checkKey(s.key) != nil {
 		return fmt.Errorf("an odd alloc set %v", s.key)
 	}

@@ -6,9 +6,10 @@ import "borg/proto/borgpb"
 // exclusive cores have an effect, and never changes, so jobs whose specs have the same
 // bytes share one.
 type reading struct {
-	// As committed, and decoded.
-	Bytes []byte
-	Proto *borgpb.JobSpec
+	// As committed, decoded, and what both take in memory.
+	Bytes  []byte
+	Proto  *borgpb.JobSpec
+	weight int64
 
 	allocSet JobKey
 	// Nil: none.
@@ -21,11 +22,13 @@ type reading struct {
 	volumes bool
 }
 
-// Bounds of what is remembered of specs that were read. Larger specs are rare, and cost
-// little beside what they ask for.
+// Bounds of what is remembered of specs that were read, each and together, in memory.
+// Larger specs are rare, and cost little beside what they ask for. A spec that was refused
+// may be among them: it is charged to nobody.
 const (
-	maxReadings     = 1_024
-	maxReadingBytes = 16 << 10
+	maxReadings      = 1_024
+	maxReadingBytes  = 64 << 10
+	maxReadingsBytes = 16 << 20
 )
 
 // readings are the last specs that were read and found well formed. Many jobs are the
@@ -35,6 +38,8 @@ type readings struct {
 	// What is known depends on the format.
 	format  uint32
 	byBytes map[string]*reading
+	// What they take.
+	bytes int64
 }
 
 // of is what the bytes say, if it is remembered; nil: they have to be read.
@@ -48,11 +53,14 @@ func (s *readings) of(data []byte, format uint32) *reading {
 // keep remembers a reading. When there are too many all are forgotten: those that still
 // come are soon back.
 func (s *readings) keep(r *reading, format uint32) {
-	if len(r.Bytes) > maxReadingBytes {
+	// The bytes are the key as well.
+	n := r.bytesOf() + int64(len(r.Bytes))
+	if n > maxReadingBytes {
 		return
 	}
-	if s.format != format || len(s.byBytes) >= maxReadings {
+	if s.format != format || len(s.byBytes) >= maxReadings || s.bytes+n > maxReadingsBytes {
 		*s = readings{format: format, byBytes: make(map[string]*reading)}
 	}
 	s.byBytes[string(r.Bytes)] = r
+	s.bytes += n
 }

@@ -52,10 +52,21 @@ func TestAlikeSpecsAreReadOnce(t *testing.T) {
 			t.Fatal(r)
 		}
 	}
+	// Large ones are bounded together.
+	for i := range 2 * maxReadingsBytes / (maxReadingBytes / 2) {
+		alone.Task.Args = make([]string, maxReadingBytes/elementBytes/2)
+		alone.Task.Args[0] = fmt.Sprint(i)
+		if _, r := c.readSpec(JobKey{"alice", "a"}, encode(alone)); r != nil {
+			t.Fatal(r)
+		}
+		if c.readings.bytes > maxReadingsBytes {
+			t.Fatalf("what is remembered takes %d bytes, at most %d should be", c.readings.bytes, maxReadingsBytes)
+		}
+	}
 	if n := len(c.readings.byBytes); n > maxReadings {
 		t.Errorf("%d specs are remembered, at most %d should be", n, maxReadings)
 	}
-	alone.Extensions = map[string][]byte{"x": make([]byte, maxReadingBytes)}
+	alone.Task.Args = make([]string, maxReadingBytes/elementBytes)
 	data := encode(alone)
 	if _, r := c.readSpec(JobKey{"alice", "a"}, data); r != nil || c.readings.of(data, c.format) != nil {
 		t.Errorf("a large spec: %v, remembered: %v", r, c.readings.of(data, c.format) != nil)

@@ -58,7 +58,7 @@ var derivedFields = map[string][]string{
 		"preemption",
 		"savers", "saveDueNs", "volumes.list", "volumes.dues"},
 	"Machine":  {"held", "gone", "room.taken", "room.discount", "room.capacity.Ports", "room.devices", "room.parts", "copies", "allocs", "ports", "domains", "named", "changes", "volumes"},
-	"AllocSet": {"spec", "need", "allocs", "counts", "domains", "limits", "gone", "behind"},
+	"AllocSet": {"spec", "weight", "need", "allocs", "counts", "domains", "limits", "gone", "behind"},
 	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts
 	"Job": {"specs", "waiting", "pending", "running", "dead", "finished", "started", "backoff", "stopping", "update", "domains",
 		"settled", "touched", "diesAfter", "lastEdge", "changedAt", "gone", "leaveDueNs", "updateDueNs", "charged", "chargedKept", "daemon", "cron", "ended", "own"},

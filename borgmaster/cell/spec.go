@@ -76,14 +76,15 @@ func (c *Cell) readSpec(key JobKey, data []byte) (*Spec, *borgpb.Refusal) {
 // readSpecOf is readSpec of a spec that was committed when exclusive cores had an effect,
 // or when they had none.
 func (c *Cell) readSpecOf(key JobKey, data []byte, cores bool) (*Spec, *borgpb.Refusal) {
-	if len(data) > MaxSpecBytes {
-		return nil, limit("spec", "%d bytes; at most %d", len(data), MaxSpecBytes)
-	}
 	if was := c.readings.of(data, c.format); was != nil && (was.cores == cores || !asksCores(was.Proto)) {
 		if r := checkJobSpec(key, was.Proto, c.format); r != nil {
 			return nil, r
 		}
 		return &Spec{reading: was}, nil
+	}
+	weight, r := jobShape.weighSpec(data)
+	if r != nil {
+		return nil, r
 	}
 	p := new(borgpb.JobSpec)
 	if r := decode(data, p, c.format); r != nil {
@@ -92,7 +93,7 @@ func (c *Cell) readSpecOf(key JobKey, data []byte, cores bool) (*Spec, *borgpb.R
 	if r := checkJobSpec(key, p, c.format); r != nil {
 		return nil, r
 	}
-	s := &reading{Bytes: bytes.Clone(data), Proto: p, limits: limitsOf(p), cores: cores && asksCores(p)}
+	s := &reading{Bytes: bytes.Clone(data), Proto: p, weight: weight, limits: limitsOf(p), cores: cores && asksCores(p)}
 	if p.AllocSet != "" {
 		s.allocSet, _ = ParseJobKey(p.AllocSet)
 	}
@@ -133,6 +134,9 @@ func (s *reading) cutNeeds(cores bool) *borgpb.Refusal {
 				envs = layer(envs, task.Env, o.Spec.GetEnv())
 				task, field = override(task, o.Spec, task == s.Proto.Task), "spec.overrides"
 			}
+		}
+		if r := checkEnvSize(task.Env, envs, field); r != nil {
+			return r
 		}
 		if len(envs) > 0 {
 			task.Env = nil
@@ -191,6 +195,18 @@ func (s *reading) checkEnvs() *borgpb.Refusal {
 		if r := checkEnv(o.Spec.GetEnv(), "spec.overrides"); r != nil {
 			return r
 		}
+	}
+	return nil
+}
+
+// checkEnvSize bounds the variables of a task: its own, or those of all layers.
+func checkEnvSize(own map[string]string, layers []map[string]string, field string) *borgpb.Refusal {
+	n := 0
+	for _, env := range layers {
+		n += len(env)
+	}
+	if n = max(n, len(own)); n > maxEnv {
+		return limit(field+".env", "%d variables, with those of overrides; a task has at most %d. Give it more in a file", n, maxEnv)
 	}
 	return nil
 }

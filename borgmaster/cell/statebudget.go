@@ -180,7 +180,7 @@ func (c *Cell) checkJobState(key JobKey, spec *Spec, labels, annotations map[str
 	case borgpb.JobKind_JOB_KIND_CRON:
 		tasks, more[measureCronJobs] = 0, 1
 	}
-	more.hold(false, tasks, spec.bytesOf()+mapBytes(labels)+mapBytes(annotations), measureTasks)
+	more.hold(false, tasks, spec.bytesOf()+WeighMap(labels)+WeighMap(annotations), measureTasks)
 	if spec.volumes && spec.Proto.AllocSet == "" {
 		if r := c.checkKept(key.User); r != nil {
 			return r

@@ -124,8 +124,10 @@ func TestObjectBudget(t *testing.T) {
 func TestByteBudget(t *testing.T) {
 	l := budgetLog(t)
 	spec := service(1, 0, 1, 1)
-	size := int64(len(marshal(t, spec)) + runBytes)
-	l.do(stateBudgetOp("u", measureBytes, size+100))
+	weight, _ := jobShape.weighSpec(marshal(t, spec))
+	size := weight + runBytes
+	texts := WeighMap(map[string]string{"k": strings.Repeat("x", 99)})
+	l.do(stateBudgetOp("u", measureBytes, size+texts))
 	l.do(submitBy(t, "u", "a", spec))
 	label := func(n int) *borgpb.Op {
 		return by("u", &borgpb.Op{Op: &borgpb.Op_SetLabels{SetLabels: &borgpb.SetLabels{Kind: borgpb.Labelled_LABELLED_JOB, User: "u", Name: "a",
@@ -133,8 +135,8 @@ func TestByteBudget(t *testing.T) {
 	}
 	l.over(label(101), "bytes of specs, labels and annotations")
 	l.do(label(100))
-	if got := l.c.StateUseOf("u")[measureBytes]; got != size+100 {
-		t.Errorf("%d bytes, want %d", got, size+100)
+	if got := l.c.StateUseOf("u")[measureBytes]; got != size+texts {
+		t.Errorf("%d bytes, want %d", got, size+texts)
 	}
 	big := service(1, 0, 1, 1)
 	big.Overrides = []*borgpb.TaskOverride{{First: 0, Last: 0, Spec: &borgpb.TaskSpec{Args: []string{"x"}}}}
@@ -188,6 +190,49 @@ func TestDeadBudget(t *testing.T) {
 	l.do(stateBudgetOp("u", measureDeadTasks, 3))
 	if u := l.c.StateUseOf("u"); u[measureDeadObjects] != 1 {
 		t.Errorf("%v is dead of u with a smaller budget", u)
+	}
+	l.fine()
+}
+
+// TestDeadTotals: all dead together are within the totals of the cell, by number, tasks
+// and bytes; the oldest go first, whoever's they are.
+func TestDeadTotals(t *testing.T) {
+	l := budgetLog(t)
+	for _, m := range []Measure{measureDeadObjects, measureDeadTasks, measureDeadBytes} {
+		l.do(stateBudgetOp("", m, measures[m].cell))
+	}
+	fill := func(s *borgpb.JobSpec) { s.Task.Args = make([]string, 30_000) }
+	end := func(user, name string, tasks uint32, change func(*borgpb.JobSpec)) {
+		spec := service(tasks, 0, 1, 1)
+		change(spec)
+		l.do(submitBy(t, user, name, spec))
+		l.do(by(user, &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: user, Name: name}}}))
+	}
+	within := func() {
+		t.Helper()
+		for _, m := range []Measure{measureDeadObjects, measureDeadTasks, measureDeadBytes} {
+			if u := l.c.CellStateUse(); u[m] > measures[m].cell {
+				t.Fatalf("the cell has %d %s, at most %d", u[m], measures[m].what, measures[m].cell)
+			}
+		}
+	}
+	end("v", "old", 1, fill)
+	weight := l.c.StateUseOf("v")[measureDeadBytes]
+	n := int64(maxDeadBytes)/weight + 2
+	for i := range n {
+		end(fmt.Sprint("u", i%7), fmt.Sprint("j", i), 1, fill)
+		within()
+	}
+	if l.c.Job(JobKey{"v", "old"}) != nil {
+		t.Error("the oldest dead job is remembered beyond the total of bytes")
+	}
+	if got := l.c.CellStateUse()[measureDeadBytes]; got < maxDeadBytes-2*weight {
+		t.Errorf("%d bytes are dead, which is far below the total of %d", got, maxDeadBytes)
+	}
+	plain := func(*borgpb.JobSpec) {}
+	for i := range maxDeadTasks/maxTasksPerJob + 2 {
+		end("w", fmt.Sprint("j", i), maxTasksPerJob, plain)
+		within()
 	}
 	l.fine()
 }

@@ -70,28 +70,21 @@ func (s *stateUse) countOne(user string, m Measure, n int64) {
 	s.count(user, &o, 1)
 }
 
-// bytesOf is what one version of a spec is charged: its bytes, and for each run of task
-// indices what the merged task takes.
-func (s *Spec) bytesOf() int64 { return int64(len(s.Bytes) + len(s.needs)*runBytes) }
+// bytesOf is what one version of a spec is charged: what its bytes and what they say take
+// in memory, and for each run of task indices what the merged task takes.
+func (s *reading) bytesOf() int64 { return s.weight + int64(len(s.needs)*runBytes) }
 
 // textBytes is what labels and annotations are charged.
 func (g *given) textBytes() (n int64) {
 	if g == nil {
 		return 0
 	}
-	return mapBytes(g.labels) + mapBytes(g.annotations)
-}
-
-func mapBytes(m map[string]string) (n int64) {
-	for k, v := range m {
-		n += int64(len(k) + len(v))
-	}
-	return n
+	return WeighMap(g.labels) + WeighMap(g.annotations)
 }
 
 // stateBytes is what a job is charged for specs, labels and annotations.
 func (j *Job) stateBytes() int64 {
-	n := mapBytes(j.labels) + mapBytes(j.annotations) + j.given.textBytes()
+	n := WeighMap(j.labels) + WeighMap(j.annotations) + j.given.textBytes()
 	for _, s := range j.specs {
 		n += s.bytesOf()
 	}
@@ -109,7 +102,7 @@ func (j *Job) stateUse() (u StateUse) {
 
 // stateBytes is what an alloc set is charged for its spec, labels and annotations.
 func (s *AllocSet) stateBytes() int64 {
-	return int64(len(s.specBytes)+runBytes) + mapBytes(s.labels) + mapBytes(s.annotations) + s.given.textBytes()
+	return s.weight + runBytes + WeighMap(s.labels) + WeighMap(s.annotations) + s.given.textBytes()
 }
 
 // stateUse is what an alloc set holds of the state.

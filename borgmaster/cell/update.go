@@ -118,7 +118,7 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 		if !spec.same(j.latest()) {
 			next, surge = spec, min(spec.Proto.Update.GetSurge(), size)
 		}
-		texts := mapBytes(gets.labels) + mapBytes(gets.annotations) + said.unless(gets).textBytes()
+		texts := WeighMap(gets.labels) + WeighMap(gets.annotations) + said.unless(gets).textBytes()
 		r = c.checkJobGrowth(j, next, size+surge, texts)
 	}
 	if r != nil {

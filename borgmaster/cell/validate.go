@@ -53,6 +53,9 @@ func checkJobSpec(key JobKey, s *borgpb.JobSpec, format uint32) *borgpb.Refusal 
 			return invalid("spec.overrides", "override %d: want first <= last and a spec", i)
 		}
 	}
+	if n := len(s.Extensions); n > maxExtensions {
+		return limit("spec.extensions", "%d extensions; at most %d", n, maxExtensions)
+	}
 	total := 0
 	for k, v := range s.Extensions {
 		total += len(k) + len(v)

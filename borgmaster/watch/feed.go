@@ -87,6 +87,9 @@ func (f *feeding) note(kind borgpb.ObjectKind, k key, before, after *object) {
 		last++
 	}
 	r, c := &f.runs[last], change{k.index, before, after}
+	if len(r.changes) == 0 {
+		r.bytes += int(c.keeps())
+	}
 	r.changes = append(r.changes, c)
 	r.bytes += c.bytes()
 }
@@ -167,7 +170,7 @@ func (f *feeding) job(j *cell.Job) (g *group, scanned bool) {
 	}
 	j.PutStatus(f.status)
 	is := head{name: j.Key(), uid: j.UID(), labels: j.Labels(), annotations: j.Annotations(), seen: j.Labels()}
-	now := objectOf(headOf(oldHead, is), more{version: j.Version(), spec: g.shown, status: marshal(f.status)})
+	now := objectOf(headOf(oldHead, is), more{version: j.Version(), spec: g.shown, specBytes: g.present.MemoryBytes(), status: marshal(f.status)})
 	if same(borgpb.ObjectKind_OBJECT_KIND_JOB, was, now) {
 		now = was
 	} else {
@@ -303,7 +306,7 @@ func (f *feeding) set(s *cell.AllocSet) {
 	}
 	p := f.c.AllocSetProto(s)
 	is := head{name: s.Key(), uid: s.UID(), labels: p.Meta.Labels, annotations: p.Meta.Annotations, seen: p.Meta.Labels}
-	now := objectOf(headOf(oldHead, is), more{version: p.Meta.Version, spec: p.Spec, status: marshal(p.Status)})
+	now := objectOf(headOf(oldHead, is), more{version: p.Meta.Version, spec: p.Spec, specBytes: s.SpecMemoryBytes(), status: marshal(p.Status)})
 	if !same(borgpb.ObjectKind_OBJECT_KIND_ALLOC_SET, g.own, now) {
 		f.note(borgpb.ObjectKind_OBJECT_KIND_ALLOC_SET, key{uid: s.UID()}, g.own, now)
 		g.own = now

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"bytes"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -24,6 +25,8 @@ type head struct {
 	// What selectors see, and the same in order.
 	seen  map[string]string
 	pairs []selector.Pair
+	// What labels and annotations take.
+	bytes int64
 }
 
 // object is an object at some index. It is shared and never changed. What is said of
@@ -50,8 +53,9 @@ func objectOf(h *head, m more) *object {
 type more struct {
 	version uint64
 	alloc   *cell.AllocView
-	// Of a job or alloc set, where the cell keeps it as it is shown.
-	spec proto.Message
+	// Of a job or alloc set, where the cell keeps it as it is shown, and what it takes there.
+	spec      proto.Message
+	specBytes int64
 	// The rest of those, and all of a machine, marshaled.
 	status []byte
 }
@@ -61,6 +65,8 @@ const (
 	objectBytes = 208
 	moreBytes   = 112
 	changeBytes = 24
+	// What a part says of a change beside the change.
+	changeHeadBytes = 4
 )
 
 func (o *object) bytes() int {
@@ -107,6 +113,7 @@ func headOf(was *head, is head) *head {
 		return was
 	}
 	h := is
+	h.bytes = cell.WeighMap(is.labels) + cell.WeighMap(is.annotations)
 	for k, v := range is.seen {
 		h.pairs = append(h.pairs, selector.Pair{Key: k, Value: v})
 	}
@@ -207,6 +214,22 @@ type change struct {
 
 func (c *change) bytes() int { return changeBytes + c.before.bytes() + c.after.bytes() }
 
+// keeps is what a change keeps of an object that is no more as it was, beside the object:
+// its spec, and the labels and annotations that its members have too. While these stay
+// as they are, the cell has them anyhow.
+func (c *change) keeps() (n int64) {
+	if c.before == nil {
+		return 0
+	}
+	if c.after == nil || c.after.head != c.before.head {
+		n += c.before.head.bytes
+	}
+	if m := c.before.more; m != nil && m.spec != nil && (c.after == nil || c.after.more.spec != m.spec) {
+		n += m.specBytes
+	}
+	return n
+}
+
 // run is changes side by side, at one index, of objects of one kind and uid that are
 // found by the same before and after: who is told of one is told of all, so that one
 // is looked at.
@@ -278,17 +301,46 @@ func (m *Message) shown(o *object, index uint32) *borgrpc.WatchObject {
 	return o.proto(m.kind, index)
 }
 
-// Proto is the message as it is sent. It may be called without the lock.
+// Parts are the message as it is sent, in one or more parts: how large an object is when it
+// is encoded shows when it is made. A part ends before it has more than messageBytes, but a
+// change is never divided. It may be called without the lock.
+func (m *Message) Parts() iter.Seq[*borgrpc.WatchResponse] {
+	return func(yield func(*borgrpc.WatchResponse) bool) {
+		part := &borgrpc.WatchResponse{Index: m.Index, Epoch: m.Epoch, State: m.State, More: true}
+		bytes := 0
+		for i := range m.changes {
+			one := m.change(i)
+			n := proto.Size(one)
+			if bytes > 0 && bytes+n > messageBytes {
+				if !yield(part) {
+					return
+				}
+				part, bytes = &borgrpc.WatchResponse{Index: m.Index, Epoch: m.Epoch, State: m.State, More: true}, 0
+			}
+			part.Changes = append(part.Changes, one)
+			bytes += n + changeHeadBytes
+		}
+		part.More = m.More
+		yield(part)
+	}
+}
+
+// change is a change as it is sent.
+func (m *Message) change(i int) *borgrpc.WatchChange {
+	c := &m.changes[i]
+	one := &borgrpc.WatchChange{Object: m.shown(c.after, c.index), Uid: c.uid.String()}
+	if !m.State {
+		one.Previous = m.shown(c.before, c.index)
+		one.IsCreate, one.Gone = c.before == nil, !m.query.matches(c.after)
+	}
+	return one
+}
+
+// Proto is the message in one part, whatever its size.
 func (m *Message) Proto() *borgrpc.WatchResponse {
 	resp := &borgrpc.WatchResponse{Index: m.Index, Epoch: m.Epoch, State: m.State, More: m.More}
 	for i := range m.changes {
-		c := &m.changes[i]
-		one := &borgrpc.WatchChange{Object: m.shown(c.after, c.index), Uid: c.uid.String()}
-		if !m.State {
-			one.Previous = m.shown(c.before, c.index)
-			one.IsCreate, one.Gone = c.before == nil, !m.query.matches(c.after)
-		}
-		resp.Changes = append(resp.Changes, one)
+		resp.Changes = append(resp.Changes, m.change(i))
 	}
 	return resp
 }

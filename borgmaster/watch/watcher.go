@@ -300,14 +300,18 @@ func (w *Watch) nextChanges() *Message {
 	m, bytes := w.message(d.index), 0
 	for len(d.runs) > 0 && len(m.changes) < w.hub.cfg.MessageChanges && bytes < messageBytes {
 		r := &d.runs[0]
-		bytes += r.changes[0].bytes()
+		n := r.changes[0].bytes()
+		bytes += n
+		r.bytes -= n
+		w.waiting.bytes -= n
 		m.changes = append(m.changes, told{r.uid, r.changes[0]})
 		if r.changes = r.changes[1:]; len(r.changes) == 0 {
+			// What the run kept beside its changes.
+			w.waiting.bytes -= r.bytes
 			d.runs = d.runs[1:]
 		}
 	}
 	w.waiting.changes -= len(m.changes)
-	w.waiting.bytes -= bytes
 	if len(d.runs) > 0 {
 		m.More = true
 		return m

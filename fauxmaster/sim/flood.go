@@ -5,10 +5,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"google.golang.org/protobuf/proto"
-
 	"borg/borgmaster"
 	"borg/borgmaster/admission"
+	"borg/borgmaster/cell"
 	"borg/identity"
 	"borg/proto/borgpb"
 )
@@ -54,7 +53,7 @@ func (m *masterSide) admitted(from caller, op *borgpb.Op, deadlineNs int64, done
 			done(res, err)
 		})
 	}
-	p, refused := m.admission.Enter(m.r.monoNs(), from.name.User(), proto.Size(op), turn)
+	p, refused := m.admission.Enter(m.r.monoNs(), from.name.User(), cell.Cost(op), turn)
 	if refused != nil {
 		done(nil, errTooMuch{refused})
 		return
@@ -73,7 +72,7 @@ func (m *masterSide) begin(from caller, op *borgpb.Op, forwarded bool, done func
 		return done, true
 	}
 	user := from.name.User()
-	if r := m.admission.Begin(m.r.monoNs(), user, proto.Size(op)); r != nil {
+	if r := m.admission.Begin(m.r.monoNs(), user, cell.Cost(op)); r != nil {
 		done(nil, errTooMuch{r})
 		return nil, false
 	}
