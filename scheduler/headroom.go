@@ -12,8 +12,7 @@ import (
 // place on that machine, whoever gives way.
 //
 // It is computed anew for a machine when a walk comes to it and something has changed there
-// (grid.outdated). What is promised there since is not taken off before the copy shows it, so
-// within a pass nothing grows.
+// or was promised (grid.outdated). A promise only takes, so within a pass nothing grows.
 type headroom struct {
 	headroomKey
 	// rows are by slot; devices by number of grid.devices, then by slot.
