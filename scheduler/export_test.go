@@ -207,9 +207,8 @@ func headroomDiffers(s *Scheduler, c *cell.Cell, w *want) error {
 			sum = sum.Add(u.res)
 		}
 		want := row{sum.CPUMilli, sum.MemBytes, sum.DiskBytes, sum.DiskBytesPerS, sum.Ports}
-		// Of one's own user a class may take what others of its headroom may not; and what is
-		// promised is not taken off yet.
-		exact := t.promises == 0 && w.class.by.Mode != borgpb.Preempt_PREEMPT_OWN
+		// Of one's own user a class may take what others of its headroom may not.
+		exact := w.class.by.Mode != borgpb.Preempt_PREEMPT_OWN
 		if got := h.rows[i]; !want.within(&got) || got != want && exact {
 			return fmt.Errorf("%s on %s: the headroom below %d is %+v, want %+v", w.line.key, t.name, h.below, got, want)
 		}

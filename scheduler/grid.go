@@ -357,6 +357,7 @@ func heldByProd(m *cell.Machine) (cpuMilli int64) {
 
 // take is what read would do after a promise of the machine's own room.
 func (g *grid) take(t *site, limits, reserved *cell.Resources, prod bool) {
+	g.outdated.set(t.slot, true)
 	if prod && g.weights.Mix != 0 {
 		g.exact[t.slot].prodCPU += limits.CPUMilli
 	}

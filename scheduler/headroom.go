@@ -11,9 +11,8 @@ import (
 // resources plus those of all tasks that the class may preempt. A class that needs more of
 // any resource does not fit on that machine, whichever victims are chosen.
 //
-// A walk recomputes the row of a machine that has changed (grid.outdated). A row ignores
-// placements of the running pass until the scheduler's copy of the cell has them, so rows do
-// not grow within a pass.
+// A walk recomputes the row of a machine that has changed or on which something was
+// promised (grid.outdated). A promise only takes, so rows do not grow within a pass.
 type headroom struct {
 	headroomKey
 	// Indexed by slot; devices by number of grid.devices, then by slot.

@@ -20,6 +20,9 @@ type hopelessKey struct {
 
 const anyTime = math.MaxUint64
 
+// nothing is less than any machine has.
+var nothing = row{math.MinInt64, math.MinInt64, math.MinInt64, math.MinInt64, math.MinInt64}
+
 // maxFront bounds hopelessGroup.least.
 const maxFront = 32
 
@@ -29,7 +32,7 @@ type hopelessGroup struct {
 	// another.
 	least []row
 	// slots are those that changed and suit the key; nil when all are asked about. most is
-	// the most that any of them has of each amount.
+	// at least what any of them has of each amount.
 	slots []int32
 	most  row
 }
@@ -79,7 +82,7 @@ func (p *pass) hopelessGroup(cl *class, room *headroom) *hopelessGroup {
 	}
 	g := &hopelessGroup{}
 	if key.since != anyTime {
-		g.slots, g.most = []int32{}, row{math.MinInt64, math.MinInt64, math.MinInt64, math.MinInt64, math.MinInt64}
+		g.slots, g.most = []int32{}, nothing
 		for _, i := range changed {
 			if cl.static.fits.has(i) && s.grid.usable.has(i) {
 				s.grid.refreshHeadroom(i)
@@ -98,13 +101,20 @@ func (p *pass) hopelessGroup(cl *class, room *headroom) *hopelessGroup {
 // anyMayHold reports whether a machine of the group may have the headroom for a class.
 func (p *pass) anyMayHold(cl *class, room *headroom, g *hopelessGroup) bool {
 	if g.slots != nil {
-		if !cl.fitsRow(&g.most) {
+		most := g.most
+		if !cl.fitsRow(&most) {
 			return false
 		}
+		// What was promised in this pass is taken off.
+		g.most = nothing
 		for _, i := range g.slots {
-			if p.checks++; room.mayHold(cl, i) {
+			p.checks++
+			p.s.grid.refreshHeadroom(i)
+			if room.mayHold(cl, i) {
+				g.most = most
 				return true
 			}
+			g.most.raise(&room.rows[i])
 		}
 		return false
 	}
