@@ -263,6 +263,9 @@ func newContainerBackend(cfg Config) (backend, error) {
 		return nil, fmt.Errorf("make run-time directory: %w", err)
 	}
 	logrus.SetLevel(logrus.WarnLevel)
+	if err := letAllGo(cgroupParent(cfg.Name)); err != nil {
+		return nil, err
+	}
 	b := &containerBackend{cfg: cfg, meters: newMeters()}
 	b.weights = newAllocWeights(func(alloc string) paths { return cgroupPaths(allocPath(cgroupParent(cfg.Name), alloc)) })
 	var err error
@@ -541,6 +544,20 @@ func (b *containerBackend) kills(runs map[borglet.ID]proc) map[borglet.ID]borgle
 	}
 	b.killed = found
 	return told
+}
+
+func (b *containerBackend) cgroups(runs map[borglet.ID]proc) map[borglet.ID]paths {
+	list, err := hierarchies()
+	if err != nil {
+		return nil
+	}
+	found := make(map[borglet.ID]paths, len(runs))
+	for id, run := range runs {
+		if group, err := pathsOf(list, run.Pid); err == nil { // otherwise it has just ended
+			found[id] = group
+		}
+	}
+	return found
 }
 
 func (b *containerBackend) members(runs map[borglet.ID]proc) (map[borglet.ID][]int, error) {

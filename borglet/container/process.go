@@ -315,6 +315,8 @@ func sessions(runs map[borglet.ID]proc) map[string]borglet.ID {
 // kills: plain processes have no limit of memory, and no cgroup that counts.
 func (b *processBackend) kills(map[borglet.ID]proc) map[borglet.ID]borglet.Kills { return nil }
 
+func (b *processBackend) cgroups(map[borglet.ID]proc) map[borglet.ID]paths { return nil }
+
 func (b *processBackend) members(runs map[borglet.ID]proc) (map[borglet.ID][]int, error) {
 	by, found := sessions(runs), make(map[borglet.ID][]int, len(runs))
 	for _, pid := range pids() {

@@ -75,9 +75,11 @@ type backend interface {
 	update(l *borglet.Launch) error
 	stats(runs map[borglet.ID]proc) map[borglet.ID]borglet.Stats
 	allocStats(allocs []string) map[string]borglet.Stats
-	// members are the processes of runs.
 	// kills says what the kernel killed in runs for want of memory.
 	kills(runs map[borglet.ID]proc) map[borglet.ID]borglet.Kills
+	// cgroups are those of runs; nil where they have none.
+	cgroups(runs map[borglet.ID]proc) map[borglet.ID]paths
+	// members are the processes of runs.
 	members(runs map[borglet.ID]proc) (map[borglet.ID][]int, error)
 	// block closes what copies were found to listen on, where that can be done.
 	block(found map[borglet.ID][]borglet.Listener) error
@@ -102,9 +104,8 @@ type Runtime struct {
 	runs map[borglet.ID]*run
 
 	listeners listeners
-	// inFlight is in how many looks in turn files were on their way in sockets of a copy
-	// that could not be looked at. Only HeldOpen uses it, one call at a time.
-	inFlight map[borglet.ID]int
+	// heldPast is what was found of copies before. Only HeldOpen uses it, one call at a time.
+	heldPast map[borglet.ID]heldPast
 
 	// OwnNetworks: tasks can have networks of their own here. Set before first use.
 	OwnNetworks bool

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -119,7 +118,7 @@ var hoards = map[string]func(dir string) error{
 		kept = f
 		return nil
 	},
-	// More than one look shows.
+	// One look does not show it: it shows when the task stands still.
 	"in a second message": func(dir string) error {
 		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 		if err != nil {
@@ -168,17 +167,12 @@ var hoards = map[string]func(dir string) error{
 // kept is open until the program ends.
 var kept *os.File
 
-// removedFile is open and has no name.
-func removedFile(dir string) (*os.File, error) {
-	path := filepath.Join(dir, "removed")
-	f, err := os.Create(path)
-	if err == nil {
-		err = os.Remove(path)
-	}
-	if err == nil {
-		err = unix.Fallocate(int(f.Fd()), 0, 0, hoardBytes)
-	}
-	return f, err
+func removedFile(dir string) (*os.File, error) { return removedFileOf(dir, hoardBytes) }
+
+// init: the tests and the programs of their tasks look in one table.
+func init() {
+	maps.Copy(hoards, socketHoards)
+	maps.Copy(hoards, hidingHoards)
 }
 
 func hoardForTest(how, dir string) {
@@ -261,7 +255,7 @@ func takesOutput(how string) bool {
 func (m *machine) hoarderEnds(t *testing.T, id *borgrpc.CopyID, how, dir, want string) {
 	t.Helper()
 	r := m.untilState(id, failed)
-	if how == "in a second message" {
+	if strings.HasSuffix(how, "not accepted") {
 		if !strings.Contains(r.GetText(), "could not be measured") || !strings.Contains(r.GetText(), "wait there to be received") {
 			t.Errorf("%v, want ended as what cannot be measured", r)
 		}
