@@ -29,8 +29,9 @@ const (
 	maxDrainWork = 20_000_000
 )
 
-// JudgeDrain says of each machine whether it could be emptied now, together with
-// those before it. Nothing gives way for those who are displaced; each is placed by
+// JudgeDrain says of each machine whether it could be emptied now, together with those
+// before it that could: the machines it calls safe can be drained together, and the others
+// left alone. No machine that is named takes anybody in. Nothing gives way for those who are displaced; each is placed by
 // the cell's own test over those before it, the largest of a machine first. Names that
 // the copy does not know are left out.
 func (s *Scheduler) JudgeDrain(c *cell.Cell, names []string) []DrainVerdict {
@@ -44,8 +45,7 @@ func (s *Scheduler) JudgeDrain(c *cell.Cell, names []string) []DrainVerdict {
 	}
 	var all []DrainVerdict
 	for _, m := range ms {
-		v := d.judge(m)
-		all = append(all, v)
+		all = append(all, d.tryOut(m))
 	}
 	return all
 }
@@ -73,16 +73,12 @@ func (s *Scheduler) Drainable(c *cell.Cell, names []string, count int) (found []
 			// Others have their places there.
 			continue
 		}
-		leaving, laid := d.moves.Len()
-		going := len(d.going)
 		d.leaves[m] = true
-		if v := d.judge(m); v.Safe {
+		if v := d.tryOut(m); v.Safe {
 			found = append(found, v)
-			continue
+		} else {
+			delete(d.leaves, m)
 		}
-		delete(d.leaves, m)
-		d.moves.Cut(leaving, laid)
-		d.going, d.taken = d.going[:going], d.taken[:laid]
 	}
 	return found, true
 }
@@ -104,6 +100,19 @@ func (s *Scheduler) newDrainer(c *cell.Cell) *drainer {
 }
 
 func (d *drainer) laidOn(m *cell.Machine) bool { return slices.Contains(d.taken, m) }
+
+// tryOut judges a machine. When it cannot go, all on it stays: nobody judged later counts
+// on room, or on a place in a failure domain, that it would have left.
+func (d *drainer) tryOut(m *cell.Machine) DrainVerdict {
+	leaving, laid := d.moves.Len()
+	going := len(d.going)
+	v := d.judge(m)
+	if !v.Safe {
+		d.moves.Cut(leaving, laid)
+		d.going, d.taken = d.going[:going], d.taken[:laid]
+	}
+	return v
+}
 
 // judge lets all that is on a machine go.
 func (d *drainer) judge(m *cell.Machine) DrainVerdict {

@@ -98,21 +98,56 @@ func TestNotDrainable(t *testing.T) {
 	web.MaxPerMachine, web.DisruptionBudget = 1, &borgpb.DisruptionBudget{MaxDown: 1}
 	w.must(t, submitJob("ann", "web", web))
 	w.settleAll(t)
-	// It is limited to one a machine, so that nobody has another place; and two
-	// machines together are too many.
+	// It is limited to one a machine, so that nobody has another place.
 	w.startAll()
 	got := w.s.JudgeDrain(w.copy, []string{"m0", "m1", "none"})
-	if len(got) != 2 || got[0].Safe || len(got[0].Holds) != 0 || len(got[0].Homeless) != 1 || len(got[1].Holds) != 1 {
-		t.Errorf("%+v", got)
+	if len(got) != 2 || got[0].Safe || len(got[0].Holds) != 0 || len(got[0].Homeless) != 1 || len(got[1].Holds) != 0 || len(got[1].Homeless) != 1 {
+		t.Errorf("%+v, want none to have a place, and no budget to count one that stays", got)
 	}
 	w.must(t, addMachine("m3", machineSpec(4000, 16<<30)))
 	w.catchUp()
+	// Two machines together are too many.
 	got = w.s.JudgeDrain(w.copy, []string{"m0", "m1"})
 	if len(got) != 2 || !got[0].Safe || got[1].Safe || len(got[1].Holds) != 1 || len(got[1].Homeless) != 1 {
 		t.Errorf("%+v", got)
 	}
 	if found, _ := w.s.Drainable(w.copy, nil, 4); len(found) != 1 || found[0].Machine != "m3" {
 		t.Errorf("%+v, want the empty one alone: all others need it", found)
+	}
+}
+
+// TestStayersAreNotCountedOn: when a machine cannot go, the next one that is named is judged
+// with all of the first still there. A place in a failure domain that only the first would
+// have left is no place.
+func TestStayersAreNotCountedOn(t *testing.T) {
+	w := newWorld(t, scheduler.Config{Seed: 1})
+	w.must(t, addMachine("m0", machineSpec(4000, 16<<30, "rack=a", "pin=yes", "small=yes")))
+	w.must(t, addMachine("m1", machineSpec(4000, 16<<30, "rack=b", "large=yes")))
+	web := service(2, 200, 1000, 1<<30)
+	web.MaxPerRack = 1
+	// Task 0 runs on m0 and may go to m3; task 1 runs on m1 and may go to m2.
+	web.Task.Constraints = []*borgpb.Constraint{{Key: "small", Relation: borgpb.Relation_RELATION_PRESENT}}
+	web.Overrides = []*borgpb.TaskOverride{{First: 1, Last: 1, Spec: &borgpb.TaskSpec{
+		Constraints: []*borgpb.Constraint{{Key: "large", Relation: borgpb.Relation_RELATION_PRESENT}},
+	}}}
+	w.must(t, submitJob("ann", "web", web))
+	pinned := service(1, 200, 1000, 1<<30)
+	pinned.Task.Constraints = []*borgpb.Constraint{{Key: "pin", Relation: borgpb.Relation_RELATION_PRESENT}}
+	w.must(t, submitJob("ann", "pinned", pinned))
+	w.settleAll(t)
+	w.startAll()
+	w.must(t, addMachine("m2", machineSpec(4000, 16<<30, "rack=a", "large=yes")))
+	w.must(t, addMachine("m3", machineSpec(4000, 16<<30, "rack=c", "small=yes")))
+	w.catchUp()
+	got := w.s.JudgeDrain(w.copy, []string{"m0", "m1"})
+	if len(got) != 2 || !slices.Equal(got[0].Homeless, []string{"ann/pinned/0"}) || !slices.Equal(got[1].Homeless, []string{"ann/web/1"}) {
+		t.Errorf("%+v, want m0 to stay for what is pinned to it, and the task of m1 to find rack a full", got)
+	}
+	// With nothing that keeps m0, both can go.
+	w.must(t, addMachine("m4", machineSpec(4000, 16<<30, "pin=yes")))
+	w.catchUp()
+	if got := w.s.JudgeDrain(w.copy, []string{"m0", "m1"}); len(got) != 2 || !got[0].Safe || !got[1].Safe {
+		t.Errorf("%+v, want both to go", got)
 	}
 }
 

@@ -137,7 +137,7 @@ func (t *truth) displaced(then *cell.Cell, events []cell.Event, names []string) 
 		}
 		t.w.mark("task leaves a machine that can go")
 		t.wouldDisturb(then, ev, j, down)
-		if j.Kind() != borgpb.JobKind_JOB_KIND_DAEMON && j.Spec().GetAllocSet() == "" && !placeFor(then, j, ev.Task) {
+		if waitsForPlace(j, ev.Task) && !placeFor(then, j, ev.Task) {
 			t.w.fail("S44: %s can go with %v, and no other machine takes %s at index %d", ev.Machine, names, ev.Object(), then.Index())
 		}
 	}
@@ -165,6 +165,13 @@ func (t *truth) wouldDisturb(then *cell.Cell, ev *cell.Event, j *cell.Job, down 
 	if b.MaxPerTask > 0 && n >= int(b.MaxPerTask) {
 		t.w.fail("S44: %s can go, and %s was disturbed %d times in the %d ms before; its budget is %d", ev.Machine, ev.Object(), n, b.WindowNs/millisecond, b.MaxPerTask)
 	}
+}
+
+// waitsForPlace reports whether a displaced task needs another machine. An extra task of
+// an update that was given up ends with its drain, and so does its row.
+func waitsForPlace(j *cell.Job, index uint32) bool {
+	task := j.Task(index)
+	return task != nil && task.State() == borgpb.State_STATE_PENDING && j.Kind() != borgpb.JobKind_JOB_KIND_DAEMON && j.Spec().GetAllocSet() == ""
 }
 
 // placeFor tells whether some machine takes a task that waits.

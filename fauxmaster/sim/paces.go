@@ -227,6 +227,13 @@ func (p *pace) paceRuns(index uint32, runs bool) {
 	}
 }
 
+// paceRestarts notes that a task was started again within an entry. It may run already,
+// and then counts as an extra task that runs; as a task of the job it counts as down.
+func (p *pace) paceRestarts(index uint32) {
+	p.paceRuns(index, false)
+	p.extra[index] = true
+}
+
 func newPace() pace {
 	return pace{extra: map[uint32]bool{}, machines: map[uint32]string{}, shelves: map[uint32]string{}}
 }

@@ -226,7 +226,7 @@ func (t *truth) rolloutTask(ev *cell.Event, j *cell.Job, x *rollout) {
 		}
 		t.w.mark("task disturbed by an update with a policy")
 	case ev.Kind == borgpb.EventKind_EVENT_KIND_RESTART:
-		x.pace.paceRuns(ev.Task, false)
+		x.pace.paceRestarts(ev.Task)
 		task := j.Task(ev.Task)
 		if x.down[ev.Task] && task != nil && task.Current() != nil && task.Current().Attempt() == ev.Attempt {
 			x.failures++

@@ -3042,8 +3042,8 @@ func (x *AddMachineResponse) GetName() string {
 	return ""
 }
 
-// SafeToDrainRequest names machines, which are judged as if drained together, or
-// asks for some.
+// SafeToDrainRequest names machines, or asks for some. The machines that the answer calls
+// safe can be drained together.
 type SafeToDrainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At most 1,000; empty: find some that can go together.
@@ -3171,7 +3171,7 @@ func (x *SafeToDrainResponse) GetNote() string {
 	return ""
 }
 
-// DrainVerdict is about one machine, when those before it go too.
+// DrainVerdict is about one machine, with the safe ones before it drained too.
 type DrainVerdict struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the machine.
