@@ -41,7 +41,10 @@ const (
 	maxLabelKeyBytes   = 63
 	maxLabelBytes      = 255
 	maxAnnotationBytes = 64 << 10
+	maxAnnotations     = 1_000
 	maxExtensionBytes  = 64 << 10
+	maxExtensions      = 1_000
+	maxEnv             = 4_096
 	maxSpecBytes       = 256 << 10
 	maxPorts           = 16
 	maxSaveNs          = 72 * 3600 * 1_000_000_000

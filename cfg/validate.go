@@ -140,6 +140,9 @@ func (c check) annotations(m map[string]string) {
 	for k, v := range m {
 		total += len(k) + len(v)
 	}
+	if len(m) > maxAnnotations {
+		c.bad("annotations", "", "%d annotations; there may be %d", len(m), maxAnnotations)
+	}
 	if total > maxAnnotationBytes {
 		c.bad("annotations", "", "annotations of %d bytes; they may have %d", total, maxAnnotationBytes)
 	}
@@ -266,6 +269,9 @@ func (c check) job(j *borgpb.JobSpec) {
 	extensions := 0
 	for k, v := range j.Extensions {
 		extensions += len(k) + len(v)
+	}
+	if len(j.Extensions) > maxExtensions {
+		c.bad("extensions", "", "%d extensions; there may be %d", len(j.Extensions), maxExtensions)
 	}
 	if extensions > maxExtensionBytes {
 		c.bad("extensions", "", "extensions of %d bytes; they may have %d", extensions, maxExtensionBytes)
@@ -442,6 +448,9 @@ func (c check) texts(where string, t *borgpb.TaskSpec, ports []string, inAlloc b
 	}
 	for i, a := range t.Args {
 		one(fmt.Sprintf("%s[%d]", join(where, "args"), i), a)
+	}
+	if len(t.Env) > maxEnv {
+		c.bad(join(where, "env"), "give it more in a file", "%d environment variables; a task may have %d", len(t.Env), maxEnv)
 	}
 	for _, k := range sortedKeys(t.Env) {
 		one(join(join(where, "env"), k), t.Env[k])

@@ -45,7 +45,13 @@ const (
 	runBytes = 768
 	// Of the cell's tasks, allocs, objects and bytes, what only production and admins may
 	// use, in thousandths.
-	stateReserveMilli  = 100
+	stateReserveMilli = 100
+	// What a task or an alloc takes in memory, at most, a job or an alloc set without its
+	// spec and texts, a file without its content, and a request that is remembered.
+	taskMemory         = 1 << 10
+	objectMemory       = 4 << 10
+	fileMemory         = 1 << 10
+	requestMemory      = 2 << 10
 	maxMachines        = 200_000
 	maxCopiesOnMachine = 4_096
 	// Copies of one task that still hold a place besides the current one.

@@ -39,6 +39,23 @@ func (u *StateUse) add(o *StateUse, times int64) {
 
 func (u *StateUse) isZero() bool { return *u == StateUse{} }
 
+// stateMemory is what one of each measure takes in memory beside what is charged in bytes,
+// at most: docs/limits.md states it.
+var stateMemory = StateUse{
+	measureTasks: taskMemory, measureAllocs: taskMemory, measureDeadTasks: taskMemory,
+	measureObjects: objectMemory, measureDeadObjects: objectMemory, measureCronJobs: objectMemory,
+	measureBytes: 1, measureDeadBytes: 1, measureFileBytes: 1,
+	measureFiles: fileMemory, measureSecrets: MaxSecretBytes + fileMemory, measureVolumes: fileMemory, measureRequests: requestMemory,
+}
+
+// StateMemory is what a replica or a scheduler holds for so much of the state, at most.
+func StateMemory(u *StateUse) (bytes int64) {
+	for m, n := range u {
+		bytes += n * stateMemory[m]
+	}
+	return bytes
+}
+
 // stateUse counts what jobs and alloc sets of each user hold of the state. Files and
 // secrets have counts of their own. All of it is derived.
 type stateUse struct {
