@@ -329,6 +329,10 @@ func (c *Core) stop(id ID, s *borgrpc.Stop) {
 		t.dueNs = due
 	}
 	c.setTerm(t, first)
+	if !first && t.phase == running && (t.terminated || t.warned) {
+		// It has read another deadline. A second signal would tell it nothing.
+		c.emit(Warn{t.ID, t.Run, c.notice(t), false})
+	}
 	c.terminate(t)
 }
 

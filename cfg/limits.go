@@ -69,6 +69,7 @@ const (
 	// Of a grace and of what health checks wait for.
 	maxCheckTimeoutNs = int64(60 * time.Second)
 	maxSpanNs         = int64(24 * time.Hour)
+	maxPreemptWaitNs  = int64(10 * time.Minute)
 	// Of one run of a batch task.
 	maxRuntimeNs = int64(366 * 24 * time.Hour)
 	// Of what updates wait for, and of how long they stay open.

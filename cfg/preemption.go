@@ -12,7 +12,9 @@ func (c check) notice(where string, t *borgpb.TaskSpec) {
 
 // preemptWait checks how long a job or alloc set waits for those whose place it takes.
 func (c check) preemptWait(waitNs int64, mode borgpb.Preempt) {
-	c.span("preempt_wait_ns", waitNs)
+	if waitNs > maxPreemptWaitNs {
+		c.bad("preempt_wait_ns", "", "%s is too long; at most %s", quantityText(waitNs, unitTime), quantityText(maxPreemptWaitNs, unitTime))
+	}
 	if waitNs != 0 && mode == borgpb.Preempt_PREEMPT_NEVER {
 		c.bad("preempt_wait_ns", "leave one of them out", "with preempt = \"never\" it takes nobody's place")
 	}

@@ -134,6 +134,7 @@ const (
 
 	CollapseNotAsked   Name = "collapse-not-asked"
 	PreemptWaitNotKept Name = "preempt-wait-not-kept"
+	StopNotHastened    Name = "stop-not-hastened"
 	SlotTakenAgain     Name = "slot-taken-again"
 	SkipNotDecided     Name = "skip-not-decided"
 	MissedForgotten    Name = "missed-forgotten"
@@ -420,6 +421,8 @@ var All = []Mutant{
 	{CollapseNotAsked, "Within a band that collapses work takes the place of work of a lower priority.",
 		"28: https://github.com/kubernetes/kubernetes/issues/72124", "S20", "bands"},
 	{PreemptWaitNotKept, "Who takes a place waits for as long as those whose place it was like.",
+		Ours, "S20", "bands"},
+	{StopNotHastened, "A copy that stops already keeps its time when somebody who may take its place waits for its room.",
 		Ours, "S20", "bands"},
 	{SlotTakenAgain, "The cell does not look whether a slot of a cron job was decided before: what a master says late is done a second time.",
 		Ours, "S30", "late-slots"},

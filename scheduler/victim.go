@@ -244,7 +244,7 @@ func (f *search) copyUnit(c *class, t *site, p *cell.Copy) (u unit, ok bool) {
 		}
 		return u, !f.sparing || !f.spares([]unit{u})
 	}
-	return u, p.State() == borgpb.AttemptState_ATTEMPT_STATE_STOPPING
+	return u, p.State() == borgpb.AttemptState_ATTEMPT_STATE_STOPPING && f.c.MayAwait(p, &c.by)
 }
 
 // allocUnit is an alloc with everything in it.

@@ -172,7 +172,7 @@ func (c *Cell) moveAlloc(a *Alloc, e edge, to state, reason string) {
 
 // placeAlloc gives an alloc its machine.
 func (c *Cell) placeAlloc(a *Alloc, at place) {
-	c.stopVictims(at.victims, &taking{a.Name, a.set.spec.Priority, c.waitOf(a.set.spec.PreemptWaitNs, a.set.spec.Priority), at.why})
+	c.stopVictims(at.victims, &taking{a.Name, Preemptor{a.set.key.User, a.set.spec.Priority, a.set.spec.Preempt}, c.waitOf(a.set.spec.PreemptWaitNs, a.set.spec.Priority), at.why})
 	if a.lostOn != nil {
 		c.dropLost(a, borgpb.StopCause_STOP_CAUSE_DUPLICATE, "its alloc was placed on "+at.machine.name)
 	}

@@ -34,7 +34,7 @@ func (g *generator) mayPreempt(mode *borgpb.Preempt, waitNs *int64) {
 		*mode = borgpb.Preempt_PREEMPT_OWN
 	}
 	if *mode != borgpb.Preempt_PREEMPT_NEVER && g.one(4) || g.one(80) {
-		*waitNs = pick(g.r, []int64{1, 3 * second, 20 * second, maxGraceNs})
+		*waitNs = pick(g.r, []int64{1, 3 * second, 20 * second, maxPreemptWaitNs})
 		if g.one(30) {
 			*waitNs = -1
 		}

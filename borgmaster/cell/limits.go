@@ -259,6 +259,9 @@ const (
 	// Of those below production, since format 8.
 	lowPreemptionGraceNs = 30 * second
 	maxVictimsWhyBytes   = 512
+	// Meanwhile nobody else, production included, gets the room that is waited for.
+	maxPreemptWaitNs = 600 * second
+	maxAwaitedStopNs = 300 * second
 
 	second = 1_000_000_000
 )

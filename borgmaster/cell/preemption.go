@@ -127,8 +127,8 @@ func lowestOf(b borgpb.Band) int32 {
 
 // taking is who takes the place of victims, as they are told.
 type taking struct {
-	name     func() string
-	priority int32
+	name func() string
+	by   Preemptor
 	// How long it waits for them at most, in all.
 	waitNs int64
 	// What its scheduler says of the choice.
@@ -141,7 +141,7 @@ func (c *Cell) reason(by *taking) string {
 	if c.format < FormatPreemption {
 		return text
 	}
-	text += fmt.Sprintf(" (priority %d, %s)", by.priority, BandName(BandOf(by.priority)))
+	text += fmt.Sprintf(" (priority %d, %s)", by.by.Priority, BandName(BandOf(by.by.Priority)))
 	if by.why != "" {
 		text += ": " + by.why
 	}
@@ -191,6 +191,29 @@ func (c *Cell) preempt(p *Copy, reason string, waitNs int64) {
 	p.stop.noticeNs = max(noticeNs, 0)
 }
 
+// hasten shortens the time of a copy that stops already, for whatever reason, when
+// somebody who may take its place comes to wait for its room. The borglet counts the new
+// time from the poll that brings it, and keeps whichever end is earlier.
+func (c *Cell) hasten(p *Copy, by *Preemptor, waitNs int64) {
+	if p.state != attemptStopping || mutant.Planted(mutant.StopNotHastened) || !c.MayTake(by, p.job.key.User, p.priority) {
+		return
+	}
+	s := p.stop
+	if s.noticeNs+s.graceNs <= waitNs {
+		return
+	}
+	s.graceNs = min(s.graceNs, waitNs)
+	s.noticeNs = min(s.noticeNs, waitNs-s.graceNs)
+	c.dirtyCopy(p)
+}
+
+// MayAwait reports whether somebody may wait for the room of a copy that stops: he may
+// take its place, or it ends soon anyway. Otherwise a long grace would hold up others for
+// whom there is room elsewhere before it is over.
+func (c *Cell) MayAwait(p *Copy, by *Preemptor) bool {
+	return p.stop == nil || p.stop.noticeNs+p.stop.graceNs <= maxAwaitedStopNs || c.MayTake(by, p.job.key.User, p.priority)
+}
+
 // noticed are the causes for which the cell stops tasks of its own accord, and with
 // which nobody waits for an end in a hurry: they leave a task all the notice that it
 // asks for. Preemption leaves what its preemptor grants.
@@ -234,8 +257,8 @@ func checkNotice(t *borgpb.TaskSpec, field string) *borgpb.Refusal {
 // checkPreemptWait range-checks how long work waits for victims.
 func checkPreemptWait(waitNs int64, mode borgpb.Preempt) *borgpb.Refusal {
 	switch {
-	case waitNs < 0 || waitNs > maxGraceNs:
-		return invalid("spec.preempt_wait_ns", "%d is not in 0 to %d", waitNs, int64(maxGraceNs))
+	case waitNs < 0 || waitNs > maxPreemptWaitNs:
+		return invalid("spec.preempt_wait_ns", "%d is not in 0 to %d", waitNs, int64(maxPreemptWaitNs))
 	case waitNs != 0 && mode == borgpb.Preempt_PREEMPT_NEVER:
 		return invalid("spec.preempt_wait_ns", "work with preempt never takes nobody's place: leave one of them out")
 	}

@@ -154,7 +154,7 @@ type place struct {
 func (c *Cell) schedule(t *Task, at place) {
 	j, spec := t.job, t.job.specOf(t.index)
 	need := spec.Need(t.index)
-	c.stopVictims(at.victims, &taking{t.ID().String, spec.Proto.Priority, c.waitOf(spec.Proto.PreemptWaitNs, spec.Proto.Priority), at.why})
+	c.stopVictims(at.victims, &taking{t.ID().String, Preemptor{j.key.User, spec.Proto.Priority, spec.Proto.Preempt}, c.waitOf(spec.Proto.PreemptWaitNs, spec.Proto.Priority), at.why})
 	for p := t.past; p != nil; p = p.next {
 		if p.state == attemptUnreachable && p.stop == nil {
 			c.order(p, borgpb.StopCause_STOP_CAUSE_DUPLICATE, "its replacement was placed on "+at.machine.name, graceOf(need))

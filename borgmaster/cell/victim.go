@@ -2,6 +2,7 @@ package cell
 
 import (
 	"slices"
+	"time"
 
 	"borg/proto/borgpb"
 )
@@ -95,6 +96,9 @@ func (c *Cell) addCopy(v *victims, p *Placement, o *Copy, id CopyID) *borgpb.Ref
 		return about(p.name(), invalid("victims", "%v (%v) does not hold its place there", o.TaskID(), id))
 	case o.state.stays() && (a.by.Never() || !c.MayTake(&a.by, o.job.key.User, o.priority) && !slices.Contains(v.leaving, o)):
 		return c.notTaken(p, &a, o.TaskID().String(), o.priority, "")
+	case !c.MayAwait(o, &a.by):
+		return refuse(borgpb.RefusalKind_REFUSAL_KIND_CONSTRAINT, p.name(), FitVictim.String(),
+			"%s of priority %d stops within %v, and priority %d may not take its place", o.TaskID(), o.priority, time.Duration(o.stop.noticeNs+o.stop.graceNs), a.by.Priority)
 	}
 	v.copies = append(v.copies, o)
 	v.freed = v.freed.add(o.held())
@@ -193,6 +197,7 @@ func (c *Cell) stopVictims(v *victims, by *taking) {
 		c.evictAlloc(a, edgeEvict, statePending, borgpb.StopCause_STOP_CAUSE_PREEMPTION, reason, by.waitNs)
 	}
 	for _, o := range v.copies {
+		c.hasten(o, &by.by, by.waitNs)
 		if o.wait != nil {
 			o.wait.drop()
 			o.wait = nil

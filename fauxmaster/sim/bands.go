@@ -115,6 +115,33 @@ func placedBy(j *cell.Job, index uint32) *borgpb.JobSpec {
 	return j.Spec()
 }
 
+// hurries looks at the copies for whose room one waits that was placed just now: of those
+// that stopped already and whose place it may take none has longer than it waits.
+func (t *truth) hurries(p *cell.Copy, j *cell.Job, m *cell.Machine) {
+	spec := placedBy(j, p.Index())
+	waitNs, by := spec.GetPreemptWaitNs(), spec.GetPriority()
+	if !t.w.swarm.bands || waitNs == 0 || spec.GetPreempt() == borgpb.Preempt_PREEMPT_NEVER {
+		return
+	}
+	production := func(p int32) bool { return p >= 120 && p < 360 }
+	for _, id := range p.After() {
+		v := m.Copy(id)
+		if v == nil || v.State() != borgpb.AttemptState_ATTEMPT_STATE_STOPPING || v.Priority() >= by || production(by) && production(v.Priority()) {
+			continue
+		}
+		mine := spec.GetPreempt() == borgpb.Preempt_PREEMPT_OWN && v.Key().User == j.Key().User
+		if band := cell.BandOf(by); band == cell.BandOf(v.Priority()) && t.banded.collapse[band] && !mine {
+			continue
+		}
+		if v.Cause() != borgpb.StopCause_STOP_CAUSE_PREEMPTION {
+			t.w.mark("waits for who stopped already")
+		}
+		if total := v.NoticeNs() + v.GraceNs(); total > waitNs {
+			t.w.fail("S20: %v stops and may take %d ms, and %v, which waits for its room, waits %d ms", v.TaskID(), total/millisecond, p.TaskID(), waitNs/millisecond)
+		}
+	}
+}
+
 // gaveWay looks at one who gave way.
 func (t *truth) gaveWay(ev *cell.Event, victim *cell.Copy) {
 	name, ok := strings.CutPrefix(ev.Reason, "makes room for ")

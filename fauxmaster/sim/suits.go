@@ -43,6 +43,7 @@ func (t *truth) suits(e borgmaster.CommittedEntry, events []cell.Event) {
 			t.gaveWay(ev, p)
 		case ev.Kind == borgpb.EventKind_EVENT_KIND_SCHEDULE && p != nil && p.Current():
 			t.placed(p, j, m)
+			t.hurries(p, j, m)
 			if p.Saves() == "" {
 				t.inView(p, m, grew)
 			}
