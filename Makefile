@@ -88,9 +88,9 @@ soak: build ## 10,000 containers started and stopped, their borglet killed 100 t
 proto: ## regenerate the Go beside the .proto files (needs protoc)
 	proto/generate.sh
 
-bench: build ## measure: make bench [BENCH=cell|sched|traces|checkpoint|linkshard|borglet|master|fill|scarce|outage|coverage|throughput|million|reads|flood|tls|slow|failover|faux|all]; merges bin/bench.json; AGAINST=REV builds that revision, measures both by turns, PAIRS=3 times, and prints the ratios; MACHINES=n sizes cells
+bench: build ## measure: make bench [BENCH=cell|sched|traces|checkpoint|linkshard|borglet|master|fill|scarce|outage|coverage|throughput|million|reads|flood|hostile|tls|slow|failover|faux|all]; merges bin/bench.json; AGAINST=REV builds that revision, measures both by turns, PAIRS=3 times, and prints the ratios; MACHINES=n sizes cells; MINUTES=10 is how long each attack of hostile lasts
 	$(GO) build -buildvcs=auto -tags '$(TAGS)' $(GUIDED) -o $(BIN)/ ./cmd/borgmaster
-	BORG_BIN=$(CURDIR)/$(BIN) $(if $(MACHINES),BORG_BENCH_MACHINES=$(MACHINES)) $(GO) run ./bench -out $(BIN)/bench.json -tags '$(TAGS)' \
+	BORG_BIN=$(CURDIR)/$(BIN) $(if $(MACHINES),BORG_BENCH_MACHINES=$(MACHINES)) $(if $(MINUTES),BORG_BENCH_MINUTES=$(MINUTES)) $(GO) run ./bench -out $(BIN)/bench.json -tags '$(TAGS)' \
 		$(if $(AGAINST),-against '$(AGAINST)' -pairs $(PAIRS)) $(BENCH)
 
 # To make an input small that is only interesting may otherwise take all of the time.

@@ -34,7 +34,7 @@ var imports = map[string]struct {
 	"proto/borgrpc": {[]string{"proto/borgpb"}, nil},
 	"proto/door":    {[]string{"identity", "mutant", "proto/borgpb", "proto/door/entrance", "tell/hostpath", "tell/repeat"}, nil},
 	// Connections that have not yet said who they are: who is dropped, who computes.
-	"proto/door/entrance": {nil, []string{"google.golang.org/grpc", "time", "os", "crypto/tls"}},
+	"proto/door/entrance": {nil, []string{"google.golang.org/grpc", "os", "crypto/tls"}},
 	// What a later build may say, for the tests of who must bear it.
 	"proto/newer": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc"}},
 

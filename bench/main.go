@@ -73,6 +73,9 @@ var areas = map[string]area{
 	// Five masters, a user who floods them, tasks that crash, slow clients, many who list, and what others
 	// notice; two minutes.
 	"flood": {packages: []string{"./cmd/borgcell"}, only: "^Benchmark(Read)?Flood$", alone: true},
+	// Three masters that a user, a task and a thousand connections attack from half a core, and what
+	// others notice; needs root. BORG_BENCH_MINUTES is the time of each, 20 s without it.
+	"hostile": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkHostile$", alone: true},
 	// Reads at all replicas of a cell of 150,000 tasks beside writes, the list of all of
 	// them, and what watches cost a change; three minutes.
 	"reads": {packages: []string{"./cmd/borgcell", "./borgmaster/watch"}, only: "^Benchmark(Reads|Watch.*)$", alone: true},

@@ -97,16 +97,23 @@ func (m *masterBench) listsFromAfar(users, each int) *afar {
 
 func (m *masterBench) fromAfar(o afarOrder) *afar {
 	m.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		m.Fatal(err)
-	}
 	order, err := json.Marshal(o)
 	if err != nil {
 		m.Fatal(err)
 	}
+	return m.helper(afarEnv, string(order))
+}
+
+// helper starts this test program as a process of another kind, that of the variable, until the
+// benchmark ends.
+func (m *masterBench) helper(variable, order string) *afar {
+	m.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		m.Fatal(err)
+	}
 	a := &afar{m: m, cmd: exec.Command(self)}
-	a.cmd.Env, a.cmd.Stderr = append(os.Environ(), afarEnv+"="+string(order)), os.Stderr
+	a.cmd.Env, a.cmd.Stderr = append(os.Environ(), variable+"="+order), os.Stderr
 	if a.ask, err = a.cmd.StdinPipe(); err != nil {
 		m.Fatal(err)
 	}

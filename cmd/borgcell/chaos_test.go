@@ -45,6 +45,13 @@ var builds struct {
 }
 
 func TestMain(m *testing.M) {
+	if order := os.Getenv(hostileEnv); order != "" {
+		if err := hostileMain(order); err != nil {
+			fmt.Fprintln(os.Stderr, "attacker:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if order := os.Getenv(afarEnv); order != "" {
 		if err := afarMain(order); err != nil {
 			fmt.Fprintln(os.Stderr, "flood:", err)

@@ -146,6 +146,7 @@ func NewServer(config Config) *grpc.Server {
 	}
 	return grpc.NewServer(append(config.interceptors(),
 		grpc.Creds(creds),
+		grpc.ForceServerCodecV2(newRequestCodec()),
 		grpc.InTapHandle(config.tap),
 		grpc.StatsHandler(callCounter{}),
 		grpc.ConnectionTimeout(handshakeTimeout),

@@ -180,10 +180,14 @@ func (c *Config) interceptors() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (_ any, err error) {
 			defer c.count(info.FullMethod, false, time.Now(), &err)
+			undecoded := unreadable.take(req)
 			guarded, err := c.guard(ctx, info.FullMethod)
 			if err != nil {
 				c.tell(ctx, info.FullMethod, err)
 				return nil, err
+			}
+			if undecoded != nil {
+				return nil, undecoded
 			}
 			resp, err := handle(guarded, req)
 			if err == nil && c.Answer != nil {
@@ -300,6 +304,9 @@ func (s *guardedStream) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil {
 		return err
 	}
+	if err := unreadable.take(m); err != nil {
+		return err
+	}
 	return s.still()
 }
 
@@ -328,6 +335,9 @@ type repeatedCalls struct {
 
 func (s *repeatedCalls) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	if err := unreadable.take(m); err != nil {
 		return err
 	}
 	first := s.began.IsZero()

@@ -50,7 +50,7 @@ const (
 	// What one client keeps open.
 	halfOpenEach = 300
 	// Between two connections of one client, when the door is full.
-	halfOpenPace = 20 * time.Millisecond
+	halfOpenPace = 100 * time.Millisecond
 )
 
 func (f *halfOpen) run(ctx context.Context) {
@@ -104,7 +104,7 @@ func TestHalfOpenFlood(t *testing.T) {
 	addr := serve(t, "127.0.0.1:0", door.Config{Identity: source(t, identity.Master, "1")})
 	hello := helloBytes()
 	good := source(t, identity.User, "alice")
-	const honest = 40
+	const honest = 20
 	for _, attack := range []struct {
 		name string
 		say  func(net.Conn)

@@ -5,6 +5,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Guest is a connection during its handshake. It has a turn while it computes and
@@ -15,6 +16,8 @@ type Guest struct {
 	turns *Turns
 	// Key of its address.
 	host string
+	// Its address had more than crowdedHost guests when it came.
+	crowded bool
 
 	// In its host; nil: it has left or was dropped. Guarded by hall.mu.
 	place *list.Element
@@ -30,8 +33,9 @@ type Guest struct {
 	// mu.
 	over atomic.Bool
 	mu   sync.Mutex
-	// It has a turn now. Guarded by mu.
-	turn bool
+	// It has a turn now, and since when. Guarded by mu.
+	turn  bool
+	since time.Time
 	// This end has sent something; the next read is the other end's answer. Only the
 	// goroutine of the handshake uses it.
 	asked bool
@@ -52,7 +56,7 @@ func (g *Guest) Begin() error {
 func (g *Guest) hold() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.turn = true; g.over.Load() {
+	if g.turn, g.since = true, time.Now(); g.over.Load() {
 		g.leaveTurn()
 	}
 }
@@ -73,7 +77,7 @@ func (g *Guest) Leave() bool {
 func (g *Guest) leaveTurn() {
 	if g.turn {
 		g.turn = false
-		g.turns.give()
+		g.turns.give(time.Since(g.since), g.crowded)
 	}
 }
 

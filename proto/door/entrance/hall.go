@@ -104,6 +104,7 @@ func (h *Hall) Enter(conn net.Conn, turns *Turns) *Guest {
 	}
 	// To drop its last guest has removed an address from the map.
 	h.hosts[g.host] = of
+	g.crowded = of.guests.Len() >= crowdedHost
 	g.place = of.guests.PushBack(g)
 	h.all++
 	h.resize(of)

@@ -3,6 +3,17 @@ package entrance
 import (
 	"container/list"
 	"sync"
+	"time"
+)
+
+const (
+	// crowdedHost is how many guests of an address make it crowded: more than honest clients
+	// have under way at the same time, but for a moment.
+	crowdedHost = 64
+	// restFactor is how many times as long as a turn of a guest of a crowded address took
+	// nobody else of such an address has one. So a flood has a quarter of the turns' time, and the
+	// rest of the processor is others'.
+	restFactor = 3
 )
 
 // Turns are the handshakes of a process that may compute at the same time.
@@ -10,6 +21,10 @@ type Turns struct {
 	mu sync.Mutex
 	// Turns that nobody has. Guarded by mu, like all below.
 	free int
+	// Turns that rest, which guests of calm addresses may have.
+	resting int
+	// How many guests of calm addresses wait.
+	calm int
 	// Those who wait, by address.
 	waiting map[string]*queue
 	// The same queues in the order in which they have their turns; of *queue.
@@ -37,8 +52,13 @@ func (t *Turns) take(g *Guest, answered bool) bool {
 		t.mu.Unlock()
 		return false
 	}
-	if t.free > 0 {
+	switch {
+	case t.free > 0:
 		t.free--
+		t.mu.Unlock()
+		return true
+	case t.resting > 0 && !g.crowded:
+		t.resting--
 		t.mu.Unlock()
 		return true
 	}
@@ -53,28 +73,66 @@ func (t *Turns) take(g *Guest, answered bool) bool {
 		g.queued = &q.answered
 	}
 	g.inQueue = g.queued.PushFront(g)
+	if !g.crowded {
+		t.calm++
+	}
 	t.mu.Unlock()
 	return <-g.wake
 }
 
-// give ends a turn. The next address has it.
-func (t *Turns) give() {
+// give ends a turn that took so long. The next address has it. After a guest of a crowded
+// address that is one that is calm, or the turn rests.
+func (t *Turns) give(took time.Duration, crowded bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	first := t.order.Front()
-	if first == nil {
+	if crowded && t.calm == 0 && t.order.Len() > 0 {
+		t.resting++
+		time.AfterFunc(restFactor*took, t.rested)
+		return
+	}
+	t.pass(crowded)
+}
+
+// rested ends the rest of a turn. Which one it was does not matter.
+func (t *Turns) rested() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.resting > 0 {
+		t.resting--
+		t.pass(false)
+	}
+}
+
+// pass gives a turn to the next address; if one with a calm guest is wanted, to that.
+// The caller holds mu.
+func (t *Turns) pass(calm bool) {
+	next := t.order.Front()
+	if next == nil {
 		t.free++
 		return
 	}
-	q := first.Value.(*queue)
-	t.order.MoveToBack(first)
-	next := q.answered.Front()
-	if next == nil {
-		next = q.others.Front()
+	if calm && t.calm > 0 {
+		// A calm guest may stand behind a crowded one of its address; then nobody is found.
+		for e := next; e != nil; e = e.Next() {
+			if !e.Value.(*queue).next().crowded {
+				next = e
+				break
+			}
+		}
 	}
-	g := next.Value.(*Guest)
+	g := next.Value.(*queue).next()
+	t.order.MoveToBack(next)
 	t.unqueue(g)
 	g.wake <- true
+}
+
+// next is the guest of an address that has its next turn.
+func (q *queue) next() *Guest {
+	e := q.answered.Front()
+	if e == nil {
+		e = q.others.Front()
+	}
+	return e.Value.(*Guest)
 }
 
 // drop ends the wait of a guest for a turn, and of each wait to come.
@@ -92,6 +150,9 @@ func (t *Turns) drop(g *Guest) {
 func (t *Turns) unqueue(g *Guest) {
 	g.queued.Remove(g.inQueue)
 	g.inQueue, g.queued = nil, nil
+	if !g.crowded {
+		t.calm--
+	}
 	if q := t.waiting[g.host]; q.answered.Len()+q.others.Len() == 0 {
 		delete(t.waiting, g.host)
 		t.order.Remove(q.place)

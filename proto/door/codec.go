@@ -1,0 +1,102 @@
+package door
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"unicode/utf8"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // The codec that is wrapped.
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// gRPC answers a request that it cannot decode as a fault of the server's own, which
+// clients try again. So a server of ours decodes with this codec, which keeps the error for the
+// interceptors: these answer what is wrong with which field.
+
+// requestCodec decodes messages, and has nothing to say to gRPC when it cannot.
+type requestCodec struct{ encoding.CodecV2 }
+
+func newRequestCodec() encoding.CodecV2 { return requestCodec{encoding.GetCodecV2("proto")} }
+
+// Unmarshal implements encoding.CodecV2.
+func (c requestCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	err := c.CodecV2.Unmarshal(data, v)
+	if m, ok := v.(proto.Message); err != nil && ok {
+		unreadable.keep(v, malformed(m.ProtoReflect().Descriptor(), data.Materialize(), err))
+		return nil
+	}
+	return err
+}
+
+// unreadable are the requests that could not be decoded, between the codec and the
+// interceptor of the same call.
+var unreadable unreadableRequests
+
+type unreadableRequests struct {
+	// Most of the time there are none.
+	n   atomic.Int64
+	all sync.Map
+}
+
+func (u *unreadableRequests) keep(request any, err error) {
+	if _, had := u.all.Swap(request, err); !had {
+		u.n.Add(1)
+	}
+}
+
+// take returns why a request could not be decoded, once; nil: it was.
+func (u *unreadableRequests) take(request any) error {
+	if u.n.Load() == 0 {
+		return nil
+	}
+	err, ok := u.all.LoadAndDelete(request)
+	if !ok {
+		return nil
+	}
+	u.n.Add(-1)
+	return err.(error)
+}
+
+// malformed is what the sender of a message is told that cannot be decoded.
+func malformed(of protoreflect.MessageDescriptor, data []byte, err error) error {
+	if field := notText(of, data, string(of.Name())); field != "" {
+		return status.Errorf(codes.InvalidArgument, "%s is not text: want UTF-8", field)
+	}
+	return status.Errorf(codes.InvalidArgument, "this is no %s: %v", of.Name(), err)
+}
+
+// notText names the first field with a text that is not UTF-8; empty: there is none.
+func notText(of protoreflect.MessageDescriptor, data []byte, where string) string {
+	for len(data) > 0 {
+		number, kind, n := protowire.ConsumeTag(data)
+		if n < 0 {
+			return ""
+		}
+		data = data[n:]
+		if n = protowire.ConsumeFieldValue(number, kind, data); n < 0 {
+			return ""
+		}
+		field := of.Fields().ByNumber(number)
+		if field != nil && kind == protowire.BytesType {
+			value, _ := protowire.ConsumeBytes(data)
+			name := fmt.Sprint(where, ".", field.Name())
+			switch {
+			case field.Kind() == protoreflect.StringKind && !utf8.Valid(value):
+				return name
+			case field.Kind() == protoreflect.MessageKind:
+				if found := notText(field.Message(), value, name); found != "" {
+					return found
+				}
+			}
+		}
+		data = data[n:]
+	}
+	return ""
+}
