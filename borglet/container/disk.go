@@ -18,6 +18,9 @@ const (
 	maxWaitingBytes = 64 << 20
 	// direntBytes is how much of a directory is read at a time.
 	direntBytes = 16 << 10
+	// fileBlocks is what a file counts as at least, in blocks of 512 bytes: a file system
+	// has room for so many of them, also of those in which nothing is.
+	fileBlocks = 8
 	// walkTries is how often a tree is walked that changes under the walk.
 	walkTries = 3
 )
@@ -26,7 +29,7 @@ const (
 var errMoved = errors.New("its directories are moved about all the time")
 
 // TreeBytes adds up the disk that a directory and everything below it takes: blocks, not
-// lengths, and a file with several names once. The tree belongs to a task, which may
+// lengths, at least 4 KiB a file, and a file with several names once. The tree belongs to a task, which may
 // change it meanwhile: each directory is opened by one name from the one above it and
 // never through a link, so that nothing outside is looked at. An error means that part of
 // the tree was not counted; the sum is then what was.
@@ -53,6 +56,11 @@ func treeBytes(dir string, bounds treeBounds) (int64, error) {
 	}
 	w := treeWalk{bounds: bounds, linked: map[inode]bool{}, buf: make([]byte, direntBytes)}
 	defer w.close()
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil {
+		// An empty one counts as nothing. What had many names may not have become smaller.
+		w.blocks = max(st.Blocks-fileBlocks, 0)
+	}
 	if err = w.push(fd); err == nil {
 		err = w.walk()
 	}
@@ -228,7 +236,7 @@ func (w *treeWalk) add(l *level, name string) error {
 		}
 		w.linked[inodeOf(&st)] = true
 	}
-	w.blocks += st.Blocks
+	w.blocks += max(st.Blocks, fileBlocks)
 	if !isDir {
 		return nil
 	}
@@ -239,11 +247,20 @@ func (w *treeWalk) add(l *level, name string) error {
 	return nil
 }
 
-// AvailableDiskBytes is how much may still be written on the disk of a directory.
+// AvailableDiskBytes is how much may still be written on the disk of a directory. Where a
+// smaller part of its files is left than of its bytes, it is that part.
 func AvailableDiskBytes(dir string) (int64, bool) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
 		return 0, false
 	}
-	return int64(fs.Bavail) * fs.Bsize, true
+	return availableBytes(&fs), true
+}
+
+func availableBytes(fs *unix.Statfs_t) int64 {
+	free := int64(fs.Bavail) * fs.Bsize
+	if fs.Files == 0 { // as many as there is room for
+		return free
+	}
+	return min(free, int64(float64(fs.Blocks)*float64(fs.Bsize)*(float64(fs.Ffree)/float64(fs.Files))))
 }

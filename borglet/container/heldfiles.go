@@ -77,7 +77,7 @@ func (w *heldWalk) file(dir int, name string) (isSocket bool, err error) {
 		return false, nil
 	case err != nil:
 		return false, err
-	case st.Nlink != 0 || st.Blocks == 0:
+	case st.Nlink != 0:
 		return st.Mode&unix.S_IFMT == unix.S_IFSOCK, nil
 	case w.copy.ids[1] > 0 && (st.Uid < w.users[0] || st.Uid > w.users[1]):
 		return false, nil
@@ -92,7 +92,7 @@ func (w *heldWalk) file(dir int, name string) (isSocket bool, err error) {
 	if n, err := unix.Readlinkat(dir, name, buf); err == nil {
 		place = placeOf(strings.TrimSuffix(string(buf[:n]), removedSuffix), c.places)
 	}
-	c.bytes[place] += int64(st.Blocks) * 512
+	c.bytes[place] += max(int64(st.Blocks), fileBlocks) * 512
 	return false, nil
 }
 

@@ -77,26 +77,29 @@ func (f *fakeKernel) quotactl(_ *os.File, command, project uint32, arg []byte) e
 		order.PutUint64(arg[40:], f.used[project]/512)
 		order.PutUint64(arg[48:], 1)
 	case command == 0x580402 && len(arg) == 112 && xfs:
-		if arg[0] != 1 || arg[1] != 2 || order.Uint16(arg[2:]) != 8 || order.Uint32(arg[4:]) != project {
+		if arg[0] != 1 || arg[1] != 2 || order.Uint16(arg[2:]) != 8|2 || order.Uint32(arg[4:]) != project {
 			return unix.EINVAL
 		}
-		f.limit(project, order.Uint64(arg[8:])*512)
+		f.limit(project, order.Uint64(arg[8:])*512, order.Uint64(arg[24:]))
 	case command == 0x80000702 && len(arg) == 72 && !xfs:
 		order.PutUint64(arg, f.limits[project]/1024)
 		order.PutUint64(arg[16:], f.used[project])
 	case command == 0x80000802 && len(arg) == 72 && !xfs:
-		if order.Uint32(arg[64:]) != 1 {
+		if order.Uint32(arg[64:]) != 1|4 {
 			return unix.EINVAL
 		}
-		f.limit(project, order.Uint64(arg)*1024)
+		f.limit(project, order.Uint64(arg)*1024, order.Uint64(arg[24:]))
 	default:
 		return unix.EINVAL
 	}
 	return nil
 }
 
-func (f *fakeKernel) limit(project uint32, bytes uint64) {
+func (f *fakeKernel) limit(project uint32, bytes, files uint64) {
 	f.limits[project] = bytes
+	if want := max(bytes/4096, 16); bytes == 0 && files != 0 || bytes > 0 && files != want {
+		f.told = append(f.told, fmt.Sprintf("limit of %d files, want %d", files, want))
+	}
 	f.told = append(f.told, fmt.Sprintf("limit %d", bytes))
 }
 

@@ -69,10 +69,10 @@ func TestHeaders(t *testing.T) {
 	}{
 		{"fs.h", "fsxattr", attr{}, map[string]int{"fsx_xflags": 0, "fsx_extsize": 4, "fsx_projid": 12}},
 		{"dqblk_xfs.h", "fs_disk_quota", xfsDquot{}, map[string]int{
-			"d_version": 0, "d_flags": 1, "d_fieldmask": 2, "d_id": 4, "d_blk_hardlimit": 8, "d_bcount": 40, "d_icount": 48, "d_rtbtimer": 96,
+			"d_version": 0, "d_flags": 1, "d_fieldmask": 2, "d_id": 4, "d_blk_hardlimit": 8, "d_ino_hardlimit": 24, "d_bcount": 40, "d_icount": 48, "d_rtbtimer": 96,
 		}},
 		{"dqblk_xfs.h", "fs_quota_stat", xfsStat{}, map[string]int{"qs_flags": 2}},
-		{"quota.h", "if_dqblk", extDquot{}, map[string]int{"dqb_bhardlimit": 0, "dqb_curspace": 16, "dqb_curinodes": 40, "dqb_valid": 64}},
+		{"quota.h", "if_dqblk", extDquot{}, map[string]int{"dqb_bhardlimit": 0, "dqb_curspace": 16, "dqb_ihardlimit": 24, "dqb_curinodes": 40, "dqb_valid": 64}},
 	} {
 		fields, size := layout(t, tt.header, tt.name)
 		if got := binary.Size(tt.ours); got != size {
@@ -102,6 +102,8 @@ func TestHeaders(t *testing.T) {
 		{"dqblk_xfs.h", `#define FS_DQUOT_VERSION 1`},
 		{"dqblk_xfs.h", `#define FS_PROJ_QUOTA (1<<1)`},
 		{"dqblk_xfs.h", `#define FS_DQ_BHARD (1<<3)`},
+		{"dqblk_xfs.h", `#define FS_DQ_IHARD (1<<1)`},
+		{"quota.h", `#define QIF_ILIMITS (1 << QIF_ILIMITS_B)`},
 	} {
 		if text := strings.Join(strings.Fields(readHeader(t, tt.header)), " "); !strings.Contains(text, tt.line) {
 			t.Errorf("%s does not say %q", tt.header, tt.line)

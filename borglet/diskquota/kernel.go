@@ -34,10 +34,25 @@ const (
 	dquotVersion  = 1      // FS_DQUOT_VERSION
 	projQuotaType = 1 << 1 // FS_PROJ_QUOTA
 	fieldHard     = 1 << 3 // FS_DQ_BHARD
+	fieldFiles    = 1 << 1 // FS_DQ_IHARD
 	validLimits   = 1 << 0 // QIF_BLIMITS
+	validFiles    = 1 << 2 // QIF_ILIMITS
 	basicBlock    = 512    // unit of fs_disk_quota
 	limitBlock    = 1 << 10
+
+	// fileBytes is for how much of a limit there may be one file, and leastFiles how many
+	// there may be in any case. Those in which nothing is take room of the file system too.
+	fileBytes  = 4 << 10
+	leastFiles = 16
 )
+
+// filesOf is how many files a limit allows; zero: no limit.
+func filesOf(bytes int64) uint64 {
+	if bytes <= 0 {
+		return 0
+	}
+	return uint64(max(bytes/fileBytes, leastFiles))
+}
 
 // attr is struct fsxattr.
 type attr struct {
@@ -114,7 +129,7 @@ type xfsLimits struct{ kernel }
 
 func (x xfsLimits) set(dir *os.File, project uint32, bytes int64) error {
 	return x.quotactl(dir, commandOf(qxSetLim), project, encode(xfsDquot{
-		Version: dquotVersion, Flags: projQuotaType, Fields: fieldHard, ID: project, HardBlocks: uint64(bytes / basicBlock),
+		Version: dquotVersion, Flags: projQuotaType, Fields: fieldHard | fieldFiles, ID: project, HardBlocks: uint64(bytes / basicBlock), HardFiles: filesOf(bytes),
 	}))
 }
 
@@ -135,7 +150,7 @@ func (x xfsLimits) get(dir *os.File, project uint32) (usage, error) {
 type extLimits struct{ kernel }
 
 func (e extLimits) set(dir *os.File, project uint32, bytes int64) error {
-	return e.quotactl(dir, commandOf(qSetQuota), project, encode(extDquot{HardBlocks: uint64(bytes / limitBlock), Valid: validLimits}))
+	return e.quotactl(dir, commandOf(qSetQuota), project, encode(extDquot{HardBlocks: uint64(bytes / limitBlock), HardFiles: filesOf(bytes), Valid: validLimits | validFiles}))
 }
 
 func (e extLimits) get(dir *os.File, project uint32) (usage, error) {

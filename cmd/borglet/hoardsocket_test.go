@@ -4,8 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
-	"time"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -38,7 +37,7 @@ var socketHoards = map[string]func(dir string) error{
 	},
 }
 
-// hidingHoards move about what they keep.
+// hidingHoards move about what they keep, or keep nothing many times.
 var hidingHoards = map[string]func(dir string) error{
 	"from number to number": func(dir string) error {
 		f, err := removedFile(dir)
@@ -70,30 +69,22 @@ var hidingHoards = map[string]func(dir string) error{
 		}
 		return f.Close()
 	},
-	// Its names are gone, and their room is not given back.
-	"in a directory that was removed": func(dir string) error {
-		dir = filepath.Join(dir, "removed")
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			return err
-		}
-		fd, err := unix.Open(dir, unix.O_DIRECTORY, 0)
-		if err != nil {
-			return err
-		}
-		first := filepath.Join(dir, "first")
-		if err := os.WriteFile(first, nil, 0o600); err != nil {
-			return err
-		}
-		for i := range 50_000 {
-			name := strings.Repeat("x", 240) + time.Duration(i).String()
-			if err := unix.Linkat(unix.AT_FDCWD, first, fd, name, 0); err != nil {
+	// A file system has room for so many of them.
+	"in empty files": func(dir string) error {
+		for i := range 12_000 {
+			if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(i)), nil, 0o600); err != nil {
 				return err
 			}
 		}
-		if err := unix.Fchdir(fd); err != nil {
-			return err
+		return nil
+	},
+	"in empty files without names": func(dir string) error {
+		for range 12_000 {
+			if _, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR, 0o600); err != nil {
+				return err
+			}
 		}
-		return os.RemoveAll(dir)
+		return nil
 	},
 }
 
