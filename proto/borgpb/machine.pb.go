@@ -443,7 +443,8 @@ type MachineStatus struct {
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Takes no new tasks; those on it are evicted.
 	Draining bool `protobuf:"varint,3,opt,name=draining,proto3" json:"draining,omitempty"`
-	// Sum of what is placed on it, by limits, stopping copies included.
+	// Sum of what is placed on it, by limits, stopping copies included, and of the disk
+	// that volumes hold, also those that are kept.
 	Limits *Resources `protobuf:"bytes,4,opt,name=limits,proto3" json:"limits,omitempty"`
 	// The same by reservations.
 	Reserved *Resources `protobuf:"bytes,5,opt,name=reserved,proto3" json:"reserved,omitempty"`
