@@ -146,6 +146,7 @@ type Master struct {
 	reclaim *reclaimLoop
 	// What volumes keep.
 	volumeUse volumeUse
+	papers    machinePapers
 	// Asks the gates of updates, while elected.
 	asker *metric.Asker
 	// Fires with each applied entry, and with each change of the log's state.

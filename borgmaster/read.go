@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/hex"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -519,6 +520,7 @@ func (m *Master) listMachines(ctx context.Context, req *borgrpc.ListMachinesRequ
 	if name != "" && len(resp.Machines) == 0 {
 		return nil, status.Errorf(codes.NotFound, "there is no machine %s", name)
 	}
+	m.papers.fill(time.Now(), resp.Machines)
 	if !m.seesAll(door.Caller(ctx)) {
 		return resp, nil
 	}

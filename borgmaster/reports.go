@@ -57,6 +57,7 @@ func (m *Master) report(ctx context.Context, req *borgrpc.ReportRequest) (*borgr
 	}
 	m.reclaim.hear(req.GetUsage())
 	m.volumeUse.hear(time.Now(), req.GetUsage())
+	m.papers.hear(time.Now(), req.GetCertificates())
 	resp.SchedulerConnected = m.schedulerConnected()
 	if len(req.GetHeard().GetMachines()) > 0 {
 		_, err = m.cfg.Log.Propose(ctx, &borgpb.Op{
@@ -113,6 +114,9 @@ func (v shardView) State() linkshard.State {
 // Report goes to the elected master, which may be this one.
 func (v shardView) Report(ctx context.Context, req *borgrpc.ReportRequest) (*borgrpc.ReportResponse, error) {
 	state := v.m.cfg.Log.State()
+	if state.Ready || state.Elected != 0 && state.Elected != state.Replica {
+		v.m.papers.tell(time.Now(), v.m.conns.certificates, req)
+	}
 	if state.Ready {
 		return v.m.report(ctx, req)
 	}

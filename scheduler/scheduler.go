@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"slices"
+	"strings"
 
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
@@ -125,11 +126,15 @@ type refusal struct {
 	count int
 	// notBeforeNs is cell time.
 	notBeforeNs int64
+	// The last refusal in the cell's words, where it was one by a limit.
+	why string
 }
 
 const (
 	// maxRemembered bounds what is kept of tasks and jobs that may be gone.
 	maxRemembered = 1 << 16
+	// maxWhyBytes bounds what is kept of the words of one refusal.
+	maxWhyBytes = 256
 	// A task refused for the second time in a row waits so long since it was placed,
 	// then twice as long, up to the most.
 	refusalWaitNs    = 1e9
@@ -466,6 +471,10 @@ func (s *Scheduler) noteRefusal(atNs int64, id ID, why *borgpb.Refusal) {
 	}
 	r := s.refusals[id]
 	r.count++
+	// A limit is of the cell or of the job's own user; other refusals may name others' work.
+	if r.why = ""; why.GetKind() == borgpb.RefusalKind_REFUSAL_KIND_LIMIT {
+		r.why = strings.ToValidUTF8(why.Message[:min(len(why.Message), maxWhyBytes)], "")
+	}
 	if r.count > 1 {
 		wait := int64(refusalWaitNs) << min(r.count-2, 10)
 		r.notBeforeNs = atNs + min(wait, int64(maxRefusalWaitNs))

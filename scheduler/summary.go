@@ -22,6 +22,11 @@ func (e *explanation) summary() string {
 		return "it waits: the cell has no machines; add one with `borgcfg machine add ADDR`"
 	case fit == 0:
 		return fmt.Sprintf("it waits: 0 of %d machines fit: %s", len(e.spots), e.refusedBy())
+	case e.s.refusals[id].why != "":
+		// The search does not know all limits, such as how many volumes a user may have.
+		r := e.s.refusals[id]
+		return fmt.Sprintf("it waits: the cell refused its placement %s in a row: %s; it is tried again, and %s would do",
+			plural(r.count, "time"), r.why, plural(fit, "machine"))
 	case e.s.heldBack(e.c, id):
 		return fmt.Sprintf("it waits a little: the cell refused its placement %s in a row; %s would do now",
 			plural(e.s.refusals[id].count, "time"), plural(fit, "machine"))

@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"borg/cli"
+	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
 
@@ -18,6 +19,9 @@ const passed = "fits"
 func Why(w io.Writer, color bool, name string, resp *borgrpc.WhyResponse) error {
 	p := page{w, color}
 	p.say("%s: %s", name, cmp.Or(resp.Summary, Word(resp.Task.GetStatus().GetState())))
+	if st := resp.Task.GetStatus(); st.GetState() == borgpb.State_STATE_DEAD && st.GetLastExit() != nil {
+		p.say("its last run ended: %s", Exit(st.LastExit))
+	}
 	if len(resp.Reasons) > 0 {
 		if err := funnel(resp).Write(w, color, "  "); err != nil {
 			return err

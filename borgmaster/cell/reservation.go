@@ -78,6 +78,9 @@ func (m *Machine) limits() Resources {
 	for _, a := range m.allocs {
 		sum = sum.Add(*a.res())
 	}
+	for _, v := range m.volumes {
+		sum = sum.Add(*v.res())
+	}
 	return sum
 }
 

@@ -474,7 +474,7 @@ func (c *Cell) checkDeleteVolume(o *borgpb.DeleteVolume) (commit, *borgpb.Refusa
 	case found == nil:
 		return nil, notFound(name, "there is no such volume; borgcfg volume list shows those that are there")
 	case found.Used() && !mutant.Planted(mutant.VolumeGivenUpInUse):
-		return nil, badState(name, "somebody works in it on %s; stop %s first", found.machine.name, key)
+		return nil, badState(name, "%s", worksIn(found))
 	}
 	return func(res *borgpb.Result) {
 		why := "deleted by " + c.now.user

@@ -225,3 +225,22 @@ func (c *Cell) KeptVolumes(m *Machine) (holds []Hold) {
 	}
 	return holds
 }
+
+// worksIn says who works in a volume, and what ends that.
+func worksIn(v *Volume) string {
+	var stops *stopping
+	for _, p := range v.machine.copies {
+		switch {
+		case p.TaskID() != v.of:
+		case p.state != attemptStopping || p.stop == nil:
+			return fmt.Sprintf("somebody works in it on %s; stop %s first", v.machine.name, v.of.Job)
+		default:
+			stops = p.stop
+		}
+	}
+	if stops == nil {
+		return fmt.Sprintf("somebody works in it on %s; stop %s first", v.machine.name, v.of.Job)
+	}
+	return fmt.Sprintf("task %s was told to stop and still works in it on %s; it has %s for that before it is killed. Try again when it is gone",
+		v.of, v.machine.name, spanWords(stops.noticeNs+stops.graceNs))
+}

@@ -144,6 +144,7 @@ func (s *session) relabel(o *borgpb.SetLabels, what string) error {
 		name = s.short(o.User, o.Name)
 	}
 	s.say("%s %s: %s changed", s.args[0], name, what)
+	s.tellShare(o.SetLabels)
 	return nil
 }
 

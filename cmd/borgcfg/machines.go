@@ -56,12 +56,12 @@ func (s *session) machineTable(machines []*borgpb.Machine) error {
 	var t table
 	head := []string{"MACHINE", "STATE", "TASKS", "ALLOCS", "CPU", "MEM", "DISK", "CHANGED", "ADDRESS"}
 	if s.out.wide() {
-		head = append(head, "RESERVED CPU", "RESERVED MEM", "USED CPU", "USED MEM", "UNKNOWN", "HELD PORTS", "ATTRIBUTES", "REASON")
+		head = append(head, "RESERVED CPU", "RESERVED MEM", "USED CPU", "USED MEM", "UNKNOWN", "HELD PORTS", "CERTIFICATE UNTIL", "ATTRIBUTES", "REASON")
 	}
 	t.head(head...)
 	for _, m := range machines {
 		st, capacity := m.GetStatus(), m.GetSpec().GetCapacity()
-		row := []any{m.GetMeta().GetName(), machineState(m), st.GetTasks(), st.GetAllocs(),
+		row := []any{m.GetMeta().GetName(), s.machineState(m), st.GetTasks(), st.GetAllocs(),
 			cpuText(st.GetLimits().GetCpuMilli()) + " of " + cpuText(capacity.GetCpuMilli()),
 			bytesText(st.GetLimits().GetMemBytes()) + " of " + bytesText(capacity.GetMemBytes()),
 			bytesText(st.GetLimits().GetDiskBytes()) + " of " + bytesText(capacity.GetDiskBytes()),
@@ -71,7 +71,7 @@ func (s *session) machineTable(machines []*borgpb.Machine) error {
 			if used := st.GetUsed(); used != nil {
 				usedCPU, usedMem = cpuText(used.CpuMilli), bytesText(used.MemBytes)
 			}
-			row = append(row, cpuText(st.GetReserved().GetCpuMilli()), bytesText(st.GetReserved().GetMemBytes()), usedCPU, usedMem, len(st.GetUnknownTasks()), len(st.GetHeldPorts()),
+			row = append(row, cpuText(st.GetReserved().GetCpuMilli()), bytesText(st.GetReserved().GetMemBytes()), usedCPU, usedMem, len(st.GetUnknownTasks()), len(st.GetHeldPorts()), s.certificateUntil(m),
 				attributesText(m.GetSpec().GetAttributes()), st.GetReason())
 		}
 		t.add(row...)
@@ -107,7 +107,7 @@ func heldPortsText(held []*borgpb.HeldPort) string {
 	return text
 }
 
-func machineState(m *borgpb.Machine) cell {
+func (s *session) machineState(m *borgpb.Machine) cell {
 	st := m.GetStatus()
 	c := cell{text: word(st.GetState())}
 	switch {
@@ -121,7 +121,31 @@ func machineState(m *borgpb.Machine) cell {
 	if st.GetDraining() {
 		c.text += ", draining"
 	}
+	if left, known := s.certificateLeft(m); known && left < nearCertificateEnd {
+		c.style = bad
+		if c.text += ", certificate ended"; left > 0 {
+			c.text = strings.TrimSuffix(c.text, "ended") + "ends in " + left.Round(time.Minute).String()
+		}
+	}
 	return c
+}
+
+// certificateUntil is "2026-12-05 10:00:00", or "?" if no master has seen it lately.
+func (s *session) certificateUntil(m *borgpb.Machine) string {
+	if until := m.GetStatus().GetCertificateUntilWallNs(); until != 0 {
+		return time.Unix(0, until).Local().Format(time.DateTime)
+	}
+	return "?"
+}
+
+// nearCertificateEnd is what is left of a machine's certificate when that is told: it is
+// renewed when half of its week is over.
+const nearCertificateEnd = 42 * time.Hour
+
+// certificateLeft is for how long the certificate of a machine counts, where that was seen.
+func (s *session) certificateLeft(m *borgpb.Machine) (time.Duration, bool) {
+	until := m.GetStatus().GetCertificateUntilWallNs()
+	return time.Duration(until - s.now().UnixNano()), until != 0
 }
 
 func attributesText(m map[string]string) string {

@@ -274,12 +274,25 @@ func (s *session) quotas(user string) error {
 	if err := s.shares(user, resp); err != nil {
 		return err
 	}
+	if user != "" && holdsNothing(resp) {
+		s.progress("the cell has nothing of user %s, and shows what any user may have; is the name right?", user)
+	}
 	if user == "" {
 		for _, b := range resp.Sold {
 			s.progress("%s: %s granted in all; at most %s times the cell can be, which has %s", word(b.Band), amountsText(b.Sold), cpuText(int64(b.OversellMilli)), amountsText(b.Cell))
 		}
 	}
 	return nil
+}
+
+// holdsNothing reports whether the answer about one user says what it would of any name.
+func holdsNothing(resp *borgrpc.ListQuotasResponse) bool {
+	for _, share := range resp.Shares {
+		if slices.ContainsFunc(share.Held, func(h *borgrpc.StateHeld) bool { return h.Used != 0 }) {
+			return false
+		}
+	}
+	return len(resp.Quotas)+len(resp.Bounds) == 0
 }
 
 // fillResources adds to what files ask for what the cell gives who asks for none, so

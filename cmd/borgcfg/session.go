@@ -251,7 +251,9 @@ func (s *session) explain(err error) error {
 		e.Code, e.Next = cli.NotFound, "see what there is: borgcfg status"
 	case errors.As(err, &notAllowed), errors.As(err, &distrusted):
 		e.Code = cli.NotAllowed
-	case errors.As(err, &nobody), errors.As(err, &expired):
+	case errors.As(err, &expired):
+		e.Code, e.Next = cli.NotAllowed, fmt.Sprintf("it cannot renew itself any more; an admin makes a token: borgcfg user add %s\nwith it: borgcfg login TOKEN\non the machine of a master: borgmaster login --dir DIRECTORY", expired.Name.ID)
+	case errors.As(err, &nobody):
 		e.Code, e.Next = cli.NotAllowed, "log in: borgcfg login TOKEN, with a token that an admin makes\non the machine of a master: borgmaster login --dir DIRECTORY"
 	case errors.As(err, &invalid), errors.As(err, &state):
 		e.Code = cli.Refused

@@ -186,6 +186,9 @@ func (s *session) sayChanges(st *step) {
 }
 
 func (s *session) sayKept(st *step) {
+	if st.action != nothing {
+		s.tellShare(st.wanted().Labels)
+	}
 	for _, what := range st.kept {
 		s.say("    %s", what)
 	}

@@ -133,3 +133,21 @@ func groupNamed(v *borgpb.Visibility, name string) *borgpb.ShareGroup {
 	}
 	return nil
 }
+
+// tellShare says that a label shares an object with nobody, because there is no such
+// group, or none that the caller is told of.
+func (s *session) tellShare(labels map[string]string) {
+	group := labels[borgcell.ShareLabel]
+	if group == "" {
+		return
+	}
+	resp, err := s.client.GetVisibility(s.ctx)
+	if err != nil || slices.ContainsFunc(resp.Policy.GetGroups(), func(g *borgpb.ShareGroup) bool { return g.GetName() == group }) {
+		return
+	}
+	if resp.Policy.GetPrivate() {
+		s.progress("%s=%s: you are in no group of that name; if there is none, nobody reads it. An admin can tell: borgcfg policy group list", borgcell.ShareLabel, group)
+		return
+	}
+	s.progress("%s=%s: there is no group of that name, so it is shared with nobody. An admin makes one: borgcfg policy group add %s USER", borgcell.ShareLabel, group, group)
+}

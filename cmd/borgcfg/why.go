@@ -95,6 +95,9 @@ func (s *session) whyAll(arg string) error {
 		}
 		return s.out.names(names)
 	case len(waiting) == 0:
+		if dead, err := s.whyDead(job); dead || err != nil {
+			return err
+		}
 		fmt.Fprintf(s.stdout, "%s: none of %d waits for a place\n", s.short(job.user, job.name), total)
 		s.progress("what the place of one was chosen for: borgcfg why %s/0", s.short(job.user, job.name))
 		return nil

@@ -27,6 +27,9 @@ const identityFile = "identity.pem"
 // a token that it may join the cell with.
 func (s *serve) identify(ctx context.Context, spec *borgpb.MachineSpec) error {
 	stranger := s.remember()
+	if stranger == nil && s.join != "" {
+		s.log.Info("--join is not looked at: this machine has a certificate that is valid", "machine", s.name, "until", s.source.Current().Expires())
+	}
 	if stranger == nil || s.join == "" {
 		return stranger
 	}

@@ -82,6 +82,7 @@ func TestPlan(t *testing.T) {
 		{[]string{"fit", ckpt, "--job", job, "--no-preemption", "--count-per", "rack"}, []string{"5 more tasks of ann/more fit, nobody giving way.", "RACK", "r2    2", "TIMES"}},
 		// Production takes four cores of each from batch: 6*4.
 		{[]string{"fit", ckpt, "--job", job}, []string{"24 more tasks of ann/more fit.", "would give way"}},
+		{[]string{"fit", ckpt, "--job", "bob/crunch", "--no-preemption"}, []string{"more tasks of bob/crunch fit, nobody giving way."}},
 		{[]string{"whatif", ckpt, "--remove-machines", "rack=r3"}, []string{"tasks that wait  0               11", "JOB THAT LOSES", "bob/crunch", "machine m5 was removed"}},
 		{[]string{"whatif", ckpt, "--add-machines", "2=m1", "--submit", job}, []string{"2 new, placed", "0 jobs run with less"}},
 		{[]string{"whatif", ckpt, "--add-machines", "1=cpu=4,mem=8GiB,rack=r9", "--set-attribute", "rack=r1:gen=8"}, []string{"Nothing happens to any task."}},
@@ -151,7 +152,8 @@ func TestPlanRefusals(t *testing.T) {
 		code int
 		want string
 	}{
-		{"fit CKPT", cli.Usage, "fauxmaster fit CHECKPOINT --job FILE"},
+		{"fit CKPT", cli.Usage, "fauxmaster fit CHECKPOINT --job FILE|USER/NAME"},
+		{"fit CKPT --job ann/none", cli.NotFound, "the cell has no job of that name"},
 		{"fit --job JOB", cli.Usage, "want one checkpoint file"},
 		{"fit CKPT.none --job JOB", cli.NotFound, "there is no file"},
 		{"fit JOB --job JOB", cli.Invalid, "JOB"},

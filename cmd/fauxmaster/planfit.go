@@ -3,18 +3,21 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 
 	ucli "github.com/urfave/cli/v2"
+	"google.golang.org/protobuf/proto"
 
+	"borg/borgmaster/cell"
 	"borg/cfg"
 	"borg/cli"
 	"borg/fauxmaster/plan"
 )
 
-const fitUsage = "fit CHECKPOINT --job FILE"
+const fitUsage = "fit CHECKPOINT --job FILE|USER/NAME"
 
 func fitCommand() *ucli.Command {
 	return &ucli.Command{
@@ -22,7 +25,7 @@ func fitCommand() *ucli.Command {
 		Usage:     "how many more of a job fit into a cell",
 		ArgsUsage: "CHECKPOINT",
 		Flags: slices.Concat(
-			jobFlags("job `FILE`; several are fitted in together, as sets"),
+			jobFlags("job `FILE`, or USER/NAME of a job in the cell; several are fitted in together, as sets"),
 			[]ucli.Flag{
 				&ucli.StringFlag{Name: "only", Usage: "of the file, the job `USER/NAME` alone"},
 				&ucli.BoolFlag{Name: "no-preemption", Usage: "nobody gives way"},
@@ -34,7 +37,8 @@ func fitCommand() *ucli.Command {
 }
 
 func fitCell(ctx *ucli.Context) error {
-	q, err := fitQuestion(ctx)
+	files, named := namesOfJobs(ctx.StringSlice("job"))
+	q, err := fitQuestion(ctx, files, len(named))
 	if err != nil {
 		return err
 	}
@@ -45,6 +49,16 @@ func fitCell(ctx *ucli.Context) error {
 	p, err := openCell(ctx, fitUsage)
 	if err != nil {
 		return err
+	}
+	for _, name := range named {
+		key, _ := cell.ParseJobKey(name)
+		j := p.Cell.Job(key)
+		if j == nil {
+			return cli.Errorf(cli.NotFound, "%s is no file, and the cell has no job of that name", name).Hint("its jobs: fauxmaster show %s", ctx.Args().First())
+		}
+		spec := proto.CloneOf(j.Spec())
+		spec.Tasks = max(j.Size(), 1)
+		q.Jobs = append(q.Jobs, plan.Wanted{User: key.User, Name: key.Name, Spec: spec})
 	}
 	a, err := plan.Fit(p.Cell, search, q)
 	if err != nil {
@@ -57,11 +71,25 @@ func fitCell(ctx *ucli.Context) error {
 	}.write(ctx)
 }
 
-func fitQuestion(ctx *ucli.Context) (q plan.FitQuestion, err error) {
-	if len(ctx.StringSlice("job")) == 0 {
+// namesOfJobs tells files from names of jobs: USER/NAME that is no file.
+func namesOfJobs(args []string) (files, names []string) {
+	for _, arg := range args {
+		_, err := cell.ParseJobKey(arg)
+		if _, missing := os.Stat(arg); err == nil && missing != nil {
+			names = append(names, arg)
+		} else {
+			files = append(files, arg)
+		}
+	}
+	return files, names
+}
+
+// fitQuestion is what the files and flags ask, beside so many jobs that are named.
+func fitQuestion(ctx *ucli.Context, files []string, named int) (q plan.FitQuestion, err error) {
+	if len(files)+named == 0 {
 		return q, cli.Errorf(cli.Usage, "there is no job to fit in").Hint("fauxmaster %s", fitUsage)
 	}
-	objects, err := readObjects(ctx, ctx.StringSlice("job"))
+	objects, err := readObjects(ctx, files)
 	if err != nil {
 		return q, err
 	}
@@ -74,7 +102,7 @@ func fitQuestion(ctx *ucli.Context) (q plan.FitQuestion, err error) {
 		}
 		q.Jobs = append(q.Jobs, plan.Wanted{User: o.User, Name: o.Name, Spec: o.Job})
 	}
-	if len(q.Jobs) == 0 {
+	if len(q.Jobs)+named == 0 {
 		return q, cli.Errorf(cli.NotFound, "the files have no job %s", ctx.String("only"))
 	}
 	q.NoPreemption, q.CountPer = ctx.Bool("no-preemption"), ctx.String("count-per")

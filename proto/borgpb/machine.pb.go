@@ -443,7 +443,8 @@ type MachineStatus struct {
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Takes no new tasks; those on it are evicted.
 	Draining bool `protobuf:"varint,3,opt,name=draining,proto3" json:"draining,omitempty"`
-	// Sum of what is placed on it, by limits, stopping copies included.
+	// Sum of what is placed on it, by limits, stopping copies included, and of the disk
+	// that volumes hold, also those that are kept.
 	Limits *Resources `protobuf:"bytes,4,opt,name=limits,proto3" json:"limits,omitempty"`
 	// The same by reservations.
 	Reserved *Resources `protobuf:"bytes,5,opt,name=reserved,proto3" json:"reserved,omitempty"`
@@ -465,9 +466,12 @@ type MachineStatus struct {
 	Drain *Drain `protobuf:"bytes,10,opt,name=drain,proto3" json:"drain,omitempty"`
 	// Ports of its range that others hold, and that are not granted for a while; in order,
 	// at most 256. With 256 it grants none.
-	HeldPorts     []*HeldPort `protobuf:"bytes,804,rep,name=held_ports,json=heldPorts,proto3" json:"held_ports,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	HeldPorts []*HeldPort `protobuf:"bytes,804,rep,name=held_ports,json=heldPorts,proto3" json:"held_ports,omitempty"`
+	// Until when the certificate counts that its borglet showed last. Filled in by the
+	// elected master, not in the log. Nanoseconds since 1970; zero: not seen lately.
+	CertificateUntilWallNs int64 `protobuf:"varint,941,opt,name=certificate_until_wall_ns,json=certificateUntilWallNs,proto3" json:"certificate_until_wall_ns,omitempty"`
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
 }
 
 func (x *MachineStatus) Reset() {
@@ -582,6 +586,13 @@ func (x *MachineStatus) GetHeldPorts() []*HeldPort {
 		return x.HeldPorts
 	}
 	return nil
+}
+
+func (x *MachineStatus) GetCertificateUntilWallNs() int64 {
+	if x != nil {
+		return x.CertificateUntilWallNs
+	}
+	return 0
 }
 
 // Drain is a machine being emptied.
@@ -1223,7 +1234,7 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x14\n" +
 	"\x05evict\x18\x03 \x01(\bR\x05evict\x12\x1d\n" +
 	"\n" +
-	"prefer_not\x18( \x01(\bR\tpreferNot\"\xc4\x03\n" +
+	"prefer_not\x18( \x01(\bR\tpreferNot\"\x80\x04\n" +
 	"\rMachineStatus\x12(\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x12.borg.MachineStateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1a\n" +
@@ -1239,7 +1250,8 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\x05drain\x18\n" +
 	" \x01(\v2\v.borg.DrainR\x05drain\x12.\n" +
 	"\n" +
-	"held_ports\x18\xa4\x06 \x03(\v2\x0e.borg.HeldPortR\theldPorts\"\xa0\x02\n" +
+	"held_ports\x18\xa4\x06 \x03(\v2\x0e.borg.HeldPortR\theldPorts\x12:\n" +
+	"\x19certificate_until_wall_ns\x18\xad\a \x01(\x03R\x16certificateUntilWallNs\"\xa0\x02\n" +
 	"\x05Drain\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\x12\"\n" +

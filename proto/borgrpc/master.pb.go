@@ -5033,6 +5033,9 @@ func (x *ExplainResponse) GetWhy() *WhyResponse {
 // keep the contact.
 type ReportRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
+	// The certificates that machines of this shard showed last, by machine; told every
+	// 20 s, otherwise absent.
+	Certificates []*MachineCertificate `protobuf:"bytes,940,rep,name=certificates,proto3" json:"certificates,omitempty"`
 	// Id of the replica whose shard it is.
 	Replica uint64 `protobuf:"varint,1,opt,name=replica,proto3" json:"replica,omitempty"`
 	// Raft term of that replica.
@@ -5110,6 +5113,13 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
 	return file_borgrpc_master_proto_rawDescGZIP(), []int{66}
+}
+
+func (x *ReportRequest) GetCertificates() []*MachineCertificate {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
 }
 
 func (x *ReportRequest) GetReplica() uint64 {
@@ -5308,6 +5318,61 @@ func (x *MachineUsage) GetVolumes() []*VolumeUse {
 	return nil
 }
 
+// MachineCertificate is until when the certificate of a machine counts.
+type MachineCertificate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the machine.
+	Machine string `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	// Nanoseconds since 1970.
+	UntilWallNs   int64 `protobuf:"varint,2,opt,name=until_wall_ns,json=untilWallNs,proto3" json:"until_wall_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MachineCertificate) Reset() {
+	*x = MachineCertificate{}
+	mi := &file_borgrpc_master_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MachineCertificate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MachineCertificate) ProtoMessage() {}
+
+func (x *MachineCertificate) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MachineCertificate.ProtoReflect.Descriptor instead.
+func (*MachineCertificate) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{68}
+}
+
+func (x *MachineCertificate) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *MachineCertificate) GetUntilWallNs() int64 {
+	if x != nil {
+		return x.UntilWallNs
+	}
+	return 0
+}
+
 // VolumeUse is what a volume keeps.
 type VolumeUse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -5321,7 +5386,7 @@ type VolumeUse struct {
 
 func (x *VolumeUse) Reset() {
 	*x = VolumeUse{}
-	mi := &file_borgrpc_master_proto_msgTypes[68]
+	mi := &file_borgrpc_master_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5333,7 +5398,7 @@ func (x *VolumeUse) String() string {
 func (*VolumeUse) ProtoMessage() {}
 
 func (x *VolumeUse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[68]
+	mi := &file_borgrpc_master_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5346,7 +5411,7 @@ func (x *VolumeUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeUse.ProtoReflect.Descriptor instead.
 func (*VolumeUse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{68}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *VolumeUse) GetName() *borgpb.VolumeName {
@@ -5379,7 +5444,7 @@ type AllocUse struct {
 
 func (x *AllocUse) Reset() {
 	*x = AllocUse{}
-	mi := &file_borgrpc_master_proto_msgTypes[69]
+	mi := &file_borgrpc_master_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5391,7 +5456,7 @@ func (x *AllocUse) String() string {
 func (*AllocUse) ProtoMessage() {}
 
 func (x *AllocUse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[69]
+	mi := &file_borgrpc_master_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5404,7 +5469,7 @@ func (x *AllocUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocUse.ProtoReflect.Descriptor instead.
 func (*AllocUse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{69}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *AllocUse) GetAlloc() string {
@@ -5447,7 +5512,7 @@ type CopyUsage struct {
 
 func (x *CopyUsage) Reset() {
 	*x = CopyUsage{}
-	mi := &file_borgrpc_master_proto_msgTypes[70]
+	mi := &file_borgrpc_master_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5459,7 +5524,7 @@ func (x *CopyUsage) String() string {
 func (*CopyUsage) ProtoMessage() {}
 
 func (x *CopyUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[70]
+	mi := &file_borgrpc_master_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5472,7 +5537,7 @@ func (x *CopyUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyUsage.ProtoReflect.Descriptor instead.
 func (*CopyUsage) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{70}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *CopyUsage) GetJobUid() string {
@@ -5535,7 +5600,7 @@ type Contact struct {
 
 func (x *Contact) Reset() {
 	*x = Contact{}
-	mi := &file_borgrpc_master_proto_msgTypes[71]
+	mi := &file_borgrpc_master_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5547,7 +5612,7 @@ func (x *Contact) String() string {
 func (*Contact) ProtoMessage() {}
 
 func (x *Contact) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[71]
+	mi := &file_borgrpc_master_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5560,7 +5625,7 @@ func (x *Contact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contact.ProtoReflect.Descriptor instead.
 func (*Contact) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{71}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *Contact) GetMachine() string {
@@ -5627,7 +5692,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[72]
+	mi := &file_borgrpc_master_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5639,7 +5704,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[72]
+	mi := &file_borgrpc_master_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5652,7 +5717,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{72}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ReportResponse) GetResult() *borgpb.Result {
@@ -5712,7 +5777,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[73]
+	mi := &file_borgrpc_master_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5724,7 +5789,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[73]
+	mi := &file_borgrpc_master_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5737,7 +5802,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{73}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ProbeRequest) GetMachine() string {
@@ -5774,7 +5839,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[74]
+	mi := &file_borgrpc_master_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5786,7 +5851,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[74]
+	mi := &file_borgrpc_master_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5799,7 +5864,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{74}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ProbeResponse) GetReached() bool {
@@ -5835,7 +5900,7 @@ type ListVolumesRequest struct {
 
 func (x *ListVolumesRequest) Reset() {
 	*x = ListVolumesRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[75]
+	mi := &file_borgrpc_master_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5847,7 +5912,7 @@ func (x *ListVolumesRequest) String() string {
 func (*ListVolumesRequest) ProtoMessage() {}
 
 func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[75]
+	mi := &file_borgrpc_master_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5860,7 +5925,7 @@ func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesRequest.ProtoReflect.Descriptor instead.
 func (*ListVolumesRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{75}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ListVolumesRequest) GetMachine() string {
@@ -5913,7 +5978,7 @@ type ListVolumesResponse struct {
 
 func (x *ListVolumesResponse) Reset() {
 	*x = ListVolumesResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[76]
+	mi := &file_borgrpc_master_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5925,7 +5990,7 @@ func (x *ListVolumesResponse) String() string {
 func (*ListVolumesResponse) ProtoMessage() {}
 
 func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[76]
+	mi := &file_borgrpc_master_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5938,7 +6003,7 @@ func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesResponse.ProtoReflect.Descriptor instead.
 func (*ListVolumesResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{76}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *ListVolumesResponse) GetVolumes() []*borgpb.VolumeStatus {
@@ -5971,7 +6036,7 @@ type ExamineRequest struct {
 
 func (x *ExamineRequest) Reset() {
 	*x = ExamineRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[77]
+	mi := &file_borgrpc_master_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5983,7 +6048,7 @@ func (x *ExamineRequest) String() string {
 func (*ExamineRequest) ProtoMessage() {}
 
 func (x *ExamineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[77]
+	mi := &file_borgrpc_master_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5996,7 +6061,7 @@ func (x *ExamineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExamineRequest.ProtoReflect.Descriptor instead.
 func (*ExamineRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{77}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{78}
 }
 
 // ExamineResponse is what is wrong, the worst first.
@@ -6014,7 +6079,7 @@ type ExamineResponse struct {
 
 func (x *ExamineResponse) Reset() {
 	*x = ExamineResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[78]
+	mi := &file_borgrpc_master_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6026,7 +6091,7 @@ func (x *ExamineResponse) String() string {
 func (*ExamineResponse) ProtoMessage() {}
 
 func (x *ExamineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[78]
+	mi := &file_borgrpc_master_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6039,7 +6104,7 @@ func (x *ExamineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExamineResponse.ProtoReflect.Descriptor instead.
 func (*ExamineResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{78}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ExamineResponse) GetReplica() uint64 {
@@ -6078,7 +6143,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_borgrpc_master_proto_msgTypes[79]
+	mi := &file_borgrpc_master_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6090,7 +6155,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[79]
+	mi := &file_borgrpc_master_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6103,7 +6168,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{79}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *Finding) GetSeverity() Severity {
@@ -6503,8 +6568,9 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x05index\x18\x03 \x01(\rR\x05index\x12\x1b\n" +
 	"\tmin_index\x18\x04 \x01(\x04R\bminIndex\"9\n" +
 	"\x0fExplainResponse\x12&\n" +
-	"\x03why\x18\x01 \x01(\v2\x14.borgrpc.WhyResponseR\x03why\"\xc8\x04\n" +
-	"\rReportRequest\x12\x18\n" +
+	"\x03why\x18\x01 \x01(\v2\x14.borgrpc.WhyResponseR\x03why\"\x8a\x05\n" +
+	"\rReportRequest\x12@\n" +
+	"\fcertificates\x18\xac\a \x03(\v2\x1b.borgrpc.MachineCertificateR\fcertificates\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\x04R\areplica\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12'\n" +
 	"\areports\x18\x03 \x01(\v2\r.borg.ReportsR\areports\x12,\n" +
@@ -6530,7 +6596,10 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x06copies\x18\x02 \x03(\v2\x12.borgrpc.CopyUsageR\x06copies\x12\x12\n" +
 	"\x04rest\x18\x04 \x01(\bR\x04rest\x12*\n" +
 	"\x06allocs\x18\xce\x04 \x03(\v2\x11.borgrpc.AllocUseR\x06allocs\x12-\n" +
-	"\avolumes\x18\xfa\x1a \x03(\v2\x12.borgrpc.VolumeUseR\avolumes\"P\n" +
+	"\avolumes\x18\xfa\x1a \x03(\v2\x12.borgrpc.VolumeUseR\avolumes\"R\n" +
+	"\x12MachineCertificate\x12\x18\n" +
+	"\amachine\x18\x01 \x01(\tR\amachine\x12\"\n" +
+	"\runtil_wall_ns\x18\x02 \x01(\x03R\vuntilWallNs\"P\n" +
 	"\tVolumeUse\x12$\n" +
 	"\x04name\x18\x01 \x01(\v2\x10.borg.VolumeNameR\x04name\x12\x1d\n" +
 	"\n" +
@@ -6647,7 +6716,7 @@ func file_borgrpc_master_proto_rawDescGZIP() []byte {
 }
 
 var file_borgrpc_master_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 84)
+var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 85)
 var file_borgrpc_master_proto_goTypes = []any{
 	(ReadMode)(0),                       // 0: borgrpc.ReadMode
 	(LogStream)(0),                      // 1: borgrpc.LogStream
@@ -6720,79 +6789,80 @@ var file_borgrpc_master_proto_goTypes = []any{
 	(*ExplainResponse)(nil),             // 68: borgrpc.ExplainResponse
 	(*ReportRequest)(nil),               // 69: borgrpc.ReportRequest
 	(*MachineUsage)(nil),                // 70: borgrpc.MachineUsage
-	(*VolumeUse)(nil),                   // 71: borgrpc.VolumeUse
-	(*AllocUse)(nil),                    // 72: borgrpc.AllocUse
-	(*CopyUsage)(nil),                   // 73: borgrpc.CopyUsage
-	(*Contact)(nil),                     // 74: borgrpc.Contact
-	(*ReportResponse)(nil),              // 75: borgrpc.ReportResponse
-	(*ProbeRequest)(nil),                // 76: borgrpc.ProbeRequest
-	(*ProbeResponse)(nil),               // 77: borgrpc.ProbeResponse
-	(*ListVolumesRequest)(nil),          // 78: borgrpc.ListVolumesRequest
-	(*ListVolumesResponse)(nil),         // 79: borgrpc.ListVolumesResponse
-	(*ExamineRequest)(nil),              // 80: borgrpc.ExamineRequest
-	(*ExamineResponse)(nil),             // 81: borgrpc.ExamineResponse
-	(*Finding)(nil),                     // 82: borgrpc.Finding
-	nil,                                 // 83: borgrpc.Given.LabelsEntry
-	nil,                                 // 84: borgrpc.Given.AnnotationsEntry
-	nil,                                 // 85: borgrpc.AddMachineRequest.LabelsEntry
-	nil,                                 // 86: borgrpc.AddMachineRequest.AttributesEntry
-	(*borgpb.Op)(nil),                   // 87: borg.Op
-	(*borgpb.Result)(nil),               // 88: borg.Result
-	(*borgpb.Member)(nil),               // 89: borg.Member
-	(*borgpb.Refusal)(nil),              // 90: borg.Refusal
-	(*borgpb.Job)(nil),                  // 91: borg.Job
-	(*borgpb.Update)(nil),               // 92: borg.Update
-	(*borgpb.Task)(nil),                 // 93: borg.Task
-	(*borgpb.AllocSet)(nil),             // 94: borg.AllocSet
-	(*borgpb.Alloc)(nil),                // 95: borg.Alloc
-	(*borgpb.Machine)(nil),              // 96: borg.Machine
-	(borgpb.Band)(0),                    // 97: borg.Band
-	(*borgpb.Visibility)(nil),           // 98: borg.Visibility
-	(*borgpb.LabelPolicy)(nil),          // 99: borg.LabelPolicy
-	(borgpb.StateMeasure)(0),            // 100: borg.StateMeasure
-	(borgpb.Labelled)(0),                // 101: borg.Labelled
-	(*borgpb.Resources)(nil),            // 102: borg.Resources
-	(*borgpb.DrainBlocker)(nil),         // 103: borg.DrainBlocker
-	(*borgpb.Event)(nil),                // 104: borg.Event
-	(*borgpb.Assign)(nil),               // 105: borg.Assign
-	(*borgpb.MoveTasks)(nil),            // 106: borg.MoveTasks
-	(*borgpb.Reports)(nil),              // 107: borg.Reports
-	(*borgpb.MachineReport)(nil),        // 108: borg.MachineReport
-	(*borgpb.HearMachines)(nil),         // 109: borg.HearMachines
-	(*borgpb.VolumeName)(nil),           // 110: borg.VolumeName
-	(*borgpb.SetMachine)(nil),           // 111: borg.SetMachine
-	(*borgpb.VolumeStatus)(nil),         // 112: borg.VolumeStatus
+	(*MachineCertificate)(nil),          // 71: borgrpc.MachineCertificate
+	(*VolumeUse)(nil),                   // 72: borgrpc.VolumeUse
+	(*AllocUse)(nil),                    // 73: borgrpc.AllocUse
+	(*CopyUsage)(nil),                   // 74: borgrpc.CopyUsage
+	(*Contact)(nil),                     // 75: borgrpc.Contact
+	(*ReportResponse)(nil),              // 76: borgrpc.ReportResponse
+	(*ProbeRequest)(nil),                // 77: borgrpc.ProbeRequest
+	(*ProbeResponse)(nil),               // 78: borgrpc.ProbeResponse
+	(*ListVolumesRequest)(nil),          // 79: borgrpc.ListVolumesRequest
+	(*ListVolumesResponse)(nil),         // 80: borgrpc.ListVolumesResponse
+	(*ExamineRequest)(nil),              // 81: borgrpc.ExamineRequest
+	(*ExamineResponse)(nil),             // 82: borgrpc.ExamineResponse
+	(*Finding)(nil),                     // 83: borgrpc.Finding
+	nil,                                 // 84: borgrpc.Given.LabelsEntry
+	nil,                                 // 85: borgrpc.Given.AnnotationsEntry
+	nil,                                 // 86: borgrpc.AddMachineRequest.LabelsEntry
+	nil,                                 // 87: borgrpc.AddMachineRequest.AttributesEntry
+	(*borgpb.Op)(nil),                   // 88: borg.Op
+	(*borgpb.Result)(nil),               // 89: borg.Result
+	(*borgpb.Member)(nil),               // 90: borg.Member
+	(*borgpb.Refusal)(nil),              // 91: borg.Refusal
+	(*borgpb.Job)(nil),                  // 92: borg.Job
+	(*borgpb.Update)(nil),               // 93: borg.Update
+	(*borgpb.Task)(nil),                 // 94: borg.Task
+	(*borgpb.AllocSet)(nil),             // 95: borg.AllocSet
+	(*borgpb.Alloc)(nil),                // 96: borg.Alloc
+	(*borgpb.Machine)(nil),              // 97: borg.Machine
+	(borgpb.Band)(0),                    // 98: borg.Band
+	(*borgpb.Visibility)(nil),           // 99: borg.Visibility
+	(*borgpb.LabelPolicy)(nil),          // 100: borg.LabelPolicy
+	(borgpb.StateMeasure)(0),            // 101: borg.StateMeasure
+	(borgpb.Labelled)(0),                // 102: borg.Labelled
+	(*borgpb.Resources)(nil),            // 103: borg.Resources
+	(*borgpb.DrainBlocker)(nil),         // 104: borg.DrainBlocker
+	(*borgpb.Event)(nil),                // 105: borg.Event
+	(*borgpb.Assign)(nil),               // 106: borg.Assign
+	(*borgpb.MoveTasks)(nil),            // 107: borg.MoveTasks
+	(*borgpb.Reports)(nil),              // 108: borg.Reports
+	(*borgpb.MachineReport)(nil),        // 109: borg.MachineReport
+	(*borgpb.HearMachines)(nil),         // 110: borg.HearMachines
+	(*borgpb.VolumeName)(nil),           // 111: borg.VolumeName
+	(*borgpb.SetMachine)(nil),           // 112: borg.SetMachine
+	(*borgpb.VolumeStatus)(nil),         // 113: borg.VolumeStatus
 }
 var file_borgrpc_master_proto_depIdxs = []int32{
-	87,  // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
-	88,  // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
-	89,  // 2: borgrpc.MutateResponse.elected:type_name -> borg.Member
-	87,  // 3: borgrpc.ValidateRequest.ops:type_name -> borg.Op
-	90,  // 4: borgrpc.ValidateResponse.refusal:type_name -> borg.Refusal
-	89,  // 5: borgrpc.GetCellResponse.members:type_name -> borg.Member
+	88,  // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
+	89,  // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
+	90,  // 2: borgrpc.MutateResponse.elected:type_name -> borg.Member
+	88,  // 3: borgrpc.ValidateRequest.ops:type_name -> borg.Op
+	91,  // 4: borgrpc.ValidateResponse.refusal:type_name -> borg.Refusal
+	90,  // 5: borgrpc.GetCellResponse.members:type_name -> borg.Member
 	9,   // 6: borgrpc.GetCellResponse.reach:type_name -> borgrpc.Reach
 	10,  // 7: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
 	0,   // 8: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
-	91,  // 9: borgrpc.GetJobResponse.job:type_name -> borg.Job
-	92,  // 10: borgrpc.GetJobResponse.update:type_name -> borg.Update
+	92,  // 9: borgrpc.GetJobResponse.job:type_name -> borg.Job
+	93,  // 10: borgrpc.GetJobResponse.update:type_name -> borg.Update
 	13,  // 11: borgrpc.GetJobResponse.given:type_name -> borgrpc.Given
-	83,  // 12: borgrpc.Given.labels:type_name -> borgrpc.Given.LabelsEntry
-	84,  // 13: borgrpc.Given.annotations:type_name -> borgrpc.Given.AnnotationsEntry
+	84,  // 12: borgrpc.Given.labels:type_name -> borgrpc.Given.LabelsEntry
+	85,  // 13: borgrpc.Given.annotations:type_name -> borgrpc.Given.AnnotationsEntry
 	0,   // 14: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
-	91,  // 15: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
+	92,  // 15: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
 	0,   // 16: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
-	93,  // 17: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
+	94,  // 17: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
 	0,   // 18: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
-	94,  // 19: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
-	95,  // 20: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
+	95,  // 19: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
+	96,  // 20: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
 	13,  // 21: borgrpc.ListAllocsResponse.given:type_name -> borgrpc.Given
 	0,   // 22: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	96,  // 23: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	97,  // 23: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
 	24,  // 24: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
-	97,  // 25: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
-	98,  // 26: borgrpc.GetVisibilityResponse.policy:type_name -> borg.Visibility
-	99,  // 27: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
-	99,  // 28: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
+	98,  // 25: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
+	99,  // 26: borgrpc.GetVisibilityResponse.policy:type_name -> borg.Visibility
+	100, // 27: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
+	100, // 28: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
 	35,  // 29: borgrpc.GetLabelPolicyResponse.breaches:type_name -> borgrpc.LabelBreach
 	36,  // 30: borgrpc.ListQuotasResponse.quotas:type_name -> borgrpc.QuotaUse
 	37,  // 31: borgrpc.ListQuotasResponse.bounds:type_name -> borgrpc.TaskBounds
@@ -6800,23 +6870,23 @@ var file_borgrpc_master_proto_depIdxs = []int32{
 	33,  // 33: borgrpc.ListQuotasResponse.shares:type_name -> borgrpc.StateShare
 	33,  // 34: borgrpc.ListQuotasResponse.cell:type_name -> borgrpc.StateShare
 	34,  // 35: borgrpc.StateShare.held:type_name -> borgrpc.StateHeld
-	100, // 36: borgrpc.StateHeld.measure:type_name -> borg.StateMeasure
-	101, // 37: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
-	97,  // 38: borgrpc.QuotaUse.band:type_name -> borg.Band
-	102, // 39: borgrpc.QuotaUse.limit:type_name -> borg.Resources
-	102, // 40: borgrpc.QuotaUse.used:type_name -> borg.Resources
-	102, // 41: borgrpc.TaskBounds.min:type_name -> borg.Resources
-	102, // 42: borgrpc.TaskBounds.default:type_name -> borg.Resources
-	102, // 43: borgrpc.TaskBounds.max:type_name -> borg.Resources
-	97,  // 44: borgrpc.SoldBand.band:type_name -> borg.Band
-	102, // 45: borgrpc.SoldBand.sold:type_name -> borg.Resources
-	102, // 46: borgrpc.SoldBand.cell:type_name -> borg.Resources
-	85,  // 47: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	86,  // 48: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	88,  // 49: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	101, // 36: borgrpc.StateHeld.measure:type_name -> borg.StateMeasure
+	102, // 37: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
+	98,  // 38: borgrpc.QuotaUse.band:type_name -> borg.Band
+	103, // 39: borgrpc.QuotaUse.limit:type_name -> borg.Resources
+	103, // 40: borgrpc.QuotaUse.used:type_name -> borg.Resources
+	103, // 41: borgrpc.TaskBounds.min:type_name -> borg.Resources
+	103, // 42: borgrpc.TaskBounds.default:type_name -> borg.Resources
+	103, // 43: borgrpc.TaskBounds.max:type_name -> borg.Resources
+	98,  // 44: borgrpc.SoldBand.band:type_name -> borg.Band
+	103, // 45: borgrpc.SoldBand.sold:type_name -> borg.Resources
+	103, // 46: borgrpc.SoldBand.cell:type_name -> borg.Resources
+	86,  // 47: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	87,  // 48: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	89,  // 49: borgrpc.AddMachineResponse.result:type_name -> borg.Result
 	43,  // 50: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
-	103, // 51: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
-	93,  // 52: borgrpc.WhyResponse.task:type_name -> borg.Task
+	104, // 51: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
+	94,  // 52: borgrpc.WhyResponse.task:type_name -> borg.Task
 	50,  // 53: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
 	51,  // 54: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
 	46,  // 55: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
@@ -6825,94 +6895,95 @@ var file_borgrpc_master_proto_depIdxs = []int32{
 	48,  // 58: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
 	49,  // 59: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
 	49,  // 60: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
-	104, // 61: borgrpc.EventsResponse.events:type_name -> borg.Event
+	105, // 61: borgrpc.EventsResponse.events:type_name -> borg.Event
 	1,   // 62: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
 	1,   // 63: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
 	59,  // 64: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
 	60,  // 65: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
 	58,  // 66: borgrpc.FollowResponse.silent:type_name -> borgrpc.SilentMachines
-	105, // 67: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	88,  // 68: borgrpc.AssignResponse.result:type_name -> borg.Result
-	106, // 69: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
-	88,  // 70: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	106, // 67: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	89,  // 68: borgrpc.AssignResponse.result:type_name -> borg.Result
+	107, // 69: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	89,  // 70: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
 	42,  // 71: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
 	45,  // 72: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	107, // 73: borgrpc.ReportRequest.reports:type_name -> borg.Reports
-	74,  // 74: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	108, // 75: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	109, // 76: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
-	70,  // 77: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
-	73,  // 78: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
-	72,  // 79: borgrpc.MachineUsage.allocs:type_name -> borgrpc.AllocUse
-	71,  // 80: borgrpc.MachineUsage.volumes:type_name -> borgrpc.VolumeUse
-	110, // 81: borgrpc.VolumeUse.name:type_name -> borg.VolumeName
-	111, // 82: borgrpc.Contact.set:type_name -> borg.SetMachine
-	88,  // 83: borgrpc.ReportResponse.result:type_name -> borg.Result
-	9,   // 84: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
-	112, // 85: borgrpc.ListVolumesResponse.volumes:type_name -> borg.VolumeStatus
-	82,  // 86: borgrpc.ExamineResponse.findings:type_name -> borgrpc.Finding
-	2,   // 87: borgrpc.Finding.severity:type_name -> borgrpc.Severity
-	3,   // 88: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	3,   // 89: borgrpc.MasterService.Mutations:input_type -> borgrpc.MutateRequest
-	5,   // 90: borgrpc.MasterService.Validate:input_type -> borgrpc.ValidateRequest
-	7,   // 91: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	11,  // 92: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	14,  // 93: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	16,  // 94: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	18,  // 95: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	20,  // 96: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	22,  // 97: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
-	29,  // 98: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
-	25,  // 99: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
-	27,  // 100: borgrpc.MasterService.GetVisibility:input_type -> borgrpc.GetVisibilityRequest
-	31,  // 101: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
-	80,  // 102: borgrpc.MasterService.Examine:input_type -> borgrpc.ExamineRequest
-	78,  // 103: borgrpc.MasterService.ListVolumes:input_type -> borgrpc.ListVolumesRequest
-	39,  // 104: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	44,  // 105: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	41,  // 106: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
-	52,  // 107: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	54,  // 108: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	56,  // 109: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	61,  // 110: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	63,  // 111: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	67,  // 112: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	65,  // 113: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
-	69,  // 114: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	76,  // 115: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	4,   // 116: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	4,   // 117: borgrpc.MasterService.Mutations:output_type -> borgrpc.MutateResponse
-	6,   // 118: borgrpc.MasterService.Validate:output_type -> borgrpc.ValidateResponse
-	8,   // 119: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	12,  // 120: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	15,  // 121: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	17,  // 122: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	19,  // 123: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	21,  // 124: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	23,  // 125: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
-	30,  // 126: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
-	26,  // 127: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
-	28,  // 128: borgrpc.MasterService.GetVisibility:output_type -> borgrpc.GetVisibilityResponse
-	32,  // 129: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
-	81,  // 130: borgrpc.MasterService.Examine:output_type -> borgrpc.ExamineResponse
-	79,  // 131: borgrpc.MasterService.ListVolumes:output_type -> borgrpc.ListVolumesResponse
-	40,  // 132: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	45,  // 133: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	42,  // 134: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
-	53,  // 135: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	55,  // 136: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	57,  // 137: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	62,  // 138: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	64,  // 139: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	68,  // 140: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	66,  // 141: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
-	75,  // 142: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	77,  // 143: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	116, // [116:144] is the sub-list for method output_type
-	88,  // [88:116] is the sub-list for method input_type
-	88,  // [88:88] is the sub-list for extension type_name
-	88,  // [88:88] is the sub-list for extension extendee
-	0,   // [0:88] is the sub-list for field type_name
+	71,  // 73: borgrpc.ReportRequest.certificates:type_name -> borgrpc.MachineCertificate
+	108, // 74: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	75,  // 75: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
+	109, // 76: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	110, // 77: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
+	70,  // 78: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
+	74,  // 79: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
+	73,  // 80: borgrpc.MachineUsage.allocs:type_name -> borgrpc.AllocUse
+	72,  // 81: borgrpc.MachineUsage.volumes:type_name -> borgrpc.VolumeUse
+	111, // 82: borgrpc.VolumeUse.name:type_name -> borg.VolumeName
+	112, // 83: borgrpc.Contact.set:type_name -> borg.SetMachine
+	89,  // 84: borgrpc.ReportResponse.result:type_name -> borg.Result
+	9,   // 85: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
+	113, // 86: borgrpc.ListVolumesResponse.volumes:type_name -> borg.VolumeStatus
+	83,  // 87: borgrpc.ExamineResponse.findings:type_name -> borgrpc.Finding
+	2,   // 88: borgrpc.Finding.severity:type_name -> borgrpc.Severity
+	3,   // 89: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	3,   // 90: borgrpc.MasterService.Mutations:input_type -> borgrpc.MutateRequest
+	5,   // 91: borgrpc.MasterService.Validate:input_type -> borgrpc.ValidateRequest
+	7,   // 92: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	11,  // 93: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	14,  // 94: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	16,  // 95: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	18,  // 96: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	20,  // 97: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	22,  // 98: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
+	29,  // 99: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
+	25,  // 100: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
+	27,  // 101: borgrpc.MasterService.GetVisibility:input_type -> borgrpc.GetVisibilityRequest
+	31,  // 102: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
+	81,  // 103: borgrpc.MasterService.Examine:input_type -> borgrpc.ExamineRequest
+	79,  // 104: borgrpc.MasterService.ListVolumes:input_type -> borgrpc.ListVolumesRequest
+	39,  // 105: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	44,  // 106: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	41,  // 107: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
+	52,  // 108: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	54,  // 109: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	56,  // 110: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	61,  // 111: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	63,  // 112: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	67,  // 113: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	65,  // 114: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
+	69,  // 115: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	77,  // 116: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	4,   // 117: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	4,   // 118: borgrpc.MasterService.Mutations:output_type -> borgrpc.MutateResponse
+	6,   // 119: borgrpc.MasterService.Validate:output_type -> borgrpc.ValidateResponse
+	8,   // 120: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	12,  // 121: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	15,  // 122: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	17,  // 123: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	19,  // 124: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	21,  // 125: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	23,  // 126: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
+	30,  // 127: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
+	26,  // 128: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
+	28,  // 129: borgrpc.MasterService.GetVisibility:output_type -> borgrpc.GetVisibilityResponse
+	32,  // 130: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
+	82,  // 131: borgrpc.MasterService.Examine:output_type -> borgrpc.ExamineResponse
+	80,  // 132: borgrpc.MasterService.ListVolumes:output_type -> borgrpc.ListVolumesResponse
+	40,  // 133: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	45,  // 134: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	42,  // 135: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
+	53,  // 136: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	55,  // 137: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	57,  // 138: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	62,  // 139: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	64,  // 140: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	68,  // 141: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	66,  // 142: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
+	76,  // 143: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	78,  // 144: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	117, // [117:145] is the sub-list for method output_type
+	89,  // [89:117] is the sub-list for method input_type
+	89,  // [89:89] is the sub-list for extension type_name
+	89,  // [89:89] is the sub-list for extension extendee
+	0,   // [0:89] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
@@ -6927,7 +6998,7 @@ func file_borgrpc_master_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_master_proto_rawDesc), len(file_borgrpc_master_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   84,
+			NumMessages:   85,
 			NumExtensions: 0,
 			NumServices:   4,
 		},
