@@ -97,7 +97,7 @@ func (c *Cell) AfterWords(j *Job) string {
 	case aheadFailed:
 		return "starts after " + name + ", which has failed for good or was ended; submit that again, end this one, or have it start all the same: after_failure = \"run\""
 	}
-	words := "starts after " + name + ", which has not finished"
+	words := "starts after " + name + ", which has not finished" + c.stuckWords(name)
 	switch AfterFailure(j.latest().Proto) {
 	case borgpb.AfterFailure_AFTER_FAILURE_RUN:
 		return words + "; it starts as well if that fails"
@@ -105,6 +105,32 @@ func (c *Cell) AfterWords(j *Job) string {
 		return words + "; it ends if that fails"
 	}
 	return words
+}
+
+// stuckWords says of a job that lives, and that another one starts after, that it cannot
+// begin either, because one further ahead has failed; empty: it can.
+func (c *Cell) stuckWords(name string) string {
+	// Jobs that start after each other in a ring wait for no failure.
+	for range maxStartAfter {
+		k, _ := ParseJobKey(name)
+		j := c.Job(k)
+		// One that runs already is let be.
+		if j.state() != statePending {
+			return ""
+		}
+		first := c.WaitsFor(j)
+		if first == "" {
+			return ""
+		}
+		switch c.ahead(first) {
+		case aheadFailed:
+			return " and cannot: " + name + " starts after " + first + ", which has failed for good or was ended"
+		case aheadForgotten:
+			return " and cannot: " + name + " starts after " + first + ", which is not there any more"
+		}
+		name = first
+	}
+	return ""
 }
 
 // tellFollowers has those that start after a job which has died looked at.

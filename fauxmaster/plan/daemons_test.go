@@ -54,6 +54,36 @@ func TestDaemonsComeAndGo(t *testing.T) {
 	}
 }
 
+// TestDaemonsLeaveLast drains a machine on which a service runs beside a daemon: the service
+// is moved, and then the daemon ends, as it does in a cell.
+func TestDaemonsLeaveLast(t *testing.T) {
+	var items []string
+	for i := range 2 {
+		items = append(items,
+			fmt.Sprintf(`{"kind": "Node", "metadata": {"name": "n%d"}, "status": {"allocatable": {"cpu": "4", "memory": "16Gi"}}}`, i),
+			fmt.Sprintf(`{"kind": "Pod", "metadata": {"name": "agent-%d", "namespace": "kube-system", "ownerReferences": [{"kind": "DaemonSet", "name": "agent", "controller": true}]},
+			"spec": {"nodeName": "n%d", "containers": [{"resources": {"requests": {"cpu": "500m"}}}]}}`, i, i))
+	}
+	items = append(items, `{"kind": "Pod", "metadata": {"name": "web-0", "namespace": "shop", "ownerReferences": [{"kind": "ReplicaSet", "name": "web", "controller": true}]},
+		"spec": {"nodeName": "n1", "containers": [{"resources": {"requests": {"cpu": "1"}}}]}}`)
+	k := trace.NewKubernetes(trace.KubernetesLabels{})
+	if err := k.Read("cluster.json", strings.NewReader(`{"items": [`+strings.Join(items, ",")+`]}`)); err != nil {
+		t.Fatal(err)
+	}
+	from, err := k.Cell()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, _, err := plan.Make("k", 1e18, from, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := plan.WhatIf(c, search, plan.Change{Ops: plan.DrainMachines([]*cell.Machine{c.Machine("n1")})})
+	if err != nil || e.Counts[plan.Moved] != 1 || e.Counts[plan.Ended] != 1 || e.After.Running != 2 {
+		t.Errorf("%+v, %v; want the service moved and the daemon ended", e, err)
+	}
+}
+
 // TestFitMoves: two machines of 4 cpu with a task of 2 each hold a task of 3 once one of
 // them is moved, and not without moves.
 func TestFitMoves(t *testing.T) {

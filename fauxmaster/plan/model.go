@@ -131,7 +131,7 @@ func marshal(m proto.Message) []byte {
 // happens any more. Time passes only as far as the scheduler itself waits for it: for
 // what the cell refused twice, and between two plans of moves.
 func (m *Model) Rest() error {
-	waited := false
+	waited, looked := false, false
 	for range maxRounds {
 		moved, refused := m.pass()
 		moved = m.plan() || moved
@@ -141,7 +141,7 @@ func (m *Model) Rest() error {
 		at, more := m.s.PlanAt(m.cell)
 		switch {
 		case moved:
-			waited = false
+			waited, looked = false, false
 		case refused && !waited:
 			// What the cell refused twice is held back for a while.
 			waited = true
@@ -150,6 +150,11 @@ func (m *Model) Rest() error {
 			ns := at - m.cell.TimeNs()
 			m.waitedNs += ns
 			m.entry(ns, nil)
+		case m.cell.DueInNs() == 1 && !looked:
+			// Something is due already, as daemons are that leave a drained machine last: an
+			// elected master proposes an entry for it.
+			looked = true
+			m.entry(1, nil)
 		default:
 			return nil
 		}
