@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,10 +34,14 @@ func TestAnswersAreWhatASessionDoes(t *testing.T) {
 	if text := os.Getenv("BORG_PLAN_SEED"); text != "" {
 		first, _ = strconv.Atoi(text)
 	}
+	var came kinds
+	t.Cleanup(func() { came.check(t, count) })
 	for seed := first; seed < first+count; seed++ {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			t.Parallel()
 			d := drawPlanned(t, uint64(seed))
+			d.kinds = &came
+			came.count(d.cell)
 			d.fit()
 			d.whatIf()
 			d.fail()
@@ -47,6 +52,60 @@ func TestAnswersAreWhatASessionDoes(t *testing.T) {
 	}
 }
 
+// kinds counts in how many random cells there is what makes a plan hard.
+type kinds struct {
+	mu sync.Mutex
+	of map[string]int
+}
+
+func (k *kinds) add(kind string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.of == nil {
+		k.of = make(map[string]int)
+	}
+	k.of[kind]++
+}
+
+// count looks at what a cell has before it is asked about.
+func (k *kinds) count(c *cell.Cell) {
+	has := make(map[string]bool)
+	for j := range c.Jobs() {
+		spec := j.Spec()
+		pending, running, _ := j.Counts()
+		has["waiters"] = has["waiters"] || pending > 0
+		if running == 0 {
+			continue
+		}
+		_, inSet := j.AllocSet()
+		has["allocs"] = has["allocs"] || inSet
+		has["volumes"] = has["volumes"] || len(spec.GetTask().GetVolumes()) > 0
+		has["gangs"] = has["gangs"] || spec.GetGang() && spec.GetTasks() > 1
+		has["budgets"] = has["budgets"] || spec.GetDisruptionBudget() != nil
+	}
+	for kind, yes := range has {
+		if yes {
+			k.add(kind)
+		}
+	}
+}
+
+// check wants each kind in at least one of ten cells, and something that moved or gave way.
+func (k *kinds) check(t *testing.T, cells int) {
+	t.Logf("of %d cells: %v", cells, k.of)
+	if cells < 20 {
+		return
+	}
+	for _, kind := range []string{"waiters", "allocs", "volumes", "gangs", "budgets"} {
+		if k.of[kind] < cells/10 {
+			t.Errorf("%d of %d cells have %s", k.of[kind], cells, kind)
+		}
+	}
+	if k.of["evictions"] == 0 || k.of["moves"] == 0 && cells >= 100 {
+		t.Errorf("no change led to evictions, or none to moves")
+	}
+}
+
 // planned is a random cell that questions are asked of.
 type planned struct {
 	t    *testing.T
@@ -54,6 +113,8 @@ type planned struct {
 	cell *cell.Cell
 	cfg  scheduler.Config
 	jobs int
+	// kinds counts what the cells come to; nil: nobody does.
+	kinds *kinds
 	// rested is a session that nothing was done in; nil: none was made yet.
 	rested *cell.Cell
 }
@@ -237,6 +298,12 @@ func (d *planned) whatIf() {
 	e, err := plan.WhatIf(d.cell, d.cfg, plan.Change{Ops: ops})
 	if err != nil {
 		d.t.Fatal(err)
+	}
+	if e.Moves > 0 || e.Rested.Moved > 0 {
+		d.kinds.add("moves")
+	}
+	if e.Evictions > 0 {
+		d.kinds.add("evictions")
 	}
 	before := d.before()
 	after := d.sessionAfter(func(s *served) { s.mutate(ops) })

@@ -85,11 +85,22 @@ type Change struct {
 type Watched struct {
 	Past  *Past
 	Picks func(*Object) bool
+	// Shows reports whether who watches may read an object; nil: everything may be read.
+	// One that may not be is told without its value, and only if it was picked before or is after.
+	Shows func(*Object) bool
 	// All up to this index was told, in full.
 	Told uint64
 }
 
-func (w *Watched) picks(o *Object) bool { return o != nil && w.Picks(o) }
+func (w *Watched) picks(o *Object) bool { return w.shown(o) != nil && w.Picks(o) }
+
+// shown is an object as it is told; nil when it may not be read.
+func (w *Watched) shown(o *Object) *Object {
+	if o == nil || w.Shows != nil && !w.Shows(o) {
+		return nil
+	}
+	return o
+}
 
 // due are the names that a watch is told of at an index.
 func (w *Watched) due(index uint64) (names []string) {
@@ -170,9 +181,9 @@ func (w *Watched) Changes(index uint64, got []Change) error {
 			return fmt.Errorf("filter: %s is told at index %d, and does not match", c.Name, index)
 		case !slices.Contains(due, c.Name):
 			return fmt.Errorf("ordered: %s is told at index %d, and did not change there", c.Name, index)
-		case !sameValue(c.Previous, before):
+		case !sameValue(c.Previous, w.shown(before)):
 			return fmt.Errorf("prevKV: %s before index %d is told as %q, and was %v", c.Name, index, c.Previous, before)
-		case !sameValue(c.Value, after):
+		case !sameValue(c.Value, w.shown(after)):
 			return fmt.Errorf("reliable: %s at index %d is told as %q, and was %v", c.Name, index, c.Value, after)
 		case c.Create != (before == nil):
 			return fmt.Errorf("isCreate: %s at index %d is told as made: %v, and was there before: %v", c.Name, index, c.Create, before != nil)

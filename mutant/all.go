@@ -140,6 +140,10 @@ const (
 	MissedForgotten    Name = "missed-forgotten"
 	OverlapIgnored     Name = "overlap-ignored"
 	HoleStays          Name = "hole-stays"
+	FailureTaken       Name = "failure-taken-for-finish"
+	LeftWaiting        Name = "left-waiting-after-failure"
+	SightKept          Name = "sight-kept"
+	SharedWithAll      Name = "shared-with-all"
 	DaemonStays        Name = "daemon-stays"
 	DaemonElsewhere    Name = "daemon-elsewhere"
 	CrashesForgotten   Name = "crashes-forgotten"
@@ -474,6 +478,14 @@ var All = []Mutant{
 		Ours, "S41", "places"},
 	{CoreTakenTwice, "Processors that a task has alone count as free.",
 		Ours, "S40", "places"},
+	{FailureTaken, "A job starts after one that has failed for good as if that had finished, whatever it says of failures.",
+		Ours, "S46", "followers"},
+	{LeftWaiting, "A job that is to end with the one that it starts after waits for it for ever.",
+		Ours, "S46", "followers"},
+	{SightKept, "A watch goes on with what its user could read when it began, whatever the policy of visibility is now.",
+		Ours, "S47", "private"},
+	{SharedWithAll, "A job that is shared with a group is shown to all who are in any.",
+		Ours, "S47", "private"},
 	{NobodySpared, "Those whose tasks gave way often give way again, although nobody but production may take their places.",
 		Ours, "S38", "giving-way"},
 	{AllTakeTheSpared, "Whoever finds no other place takes that of those who gave way often.",

@@ -3,6 +3,7 @@ package cell
 import (
 	"cmp"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -75,7 +76,7 @@ func (c *Cell) WaitsFor(j *Job) string {
 		case aheadFinished:
 			continue
 		case aheadFailed, aheadForgotten:
-			if AfterFailure(s) == borgpb.AfterFailure_AFTER_FAILURE_RUN {
+			if AfterFailure(s) == borgpb.AfterFailure_AFTER_FAILURE_RUN || mutant.Planted(mutant.FailureTaken) {
 				continue
 			}
 		}
@@ -143,7 +144,7 @@ func (c *Cell) tellFollowers(died *Job) {
 // dieAfter ends a job of which nothing runs, because one that it starts after has failed,
 // if that is what its owner wants.
 func (c *Cell) dieAfter(j *Job) {
-	if name := c.diesOf(j); name != "" {
+	if name := c.diesOf(j); name != "" && !mutant.Planted(mutant.LeftWaiting) {
 		j.diesAfter = true
 		c.endJob(j, borgpb.StopCause_STOP_CAUSE_AFTER_FAILURE, name+", which it starts after, failed for good or was ended (after_failure)")
 	}

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -73,6 +74,9 @@ func (s *Sight) Sees(user string, labels map[string]string) bool {
 	}
 	if len(s.groups) == 0 {
 		return false
+	}
+	if mutant.Planted(mutant.SharedWithAll) {
+		return labels[ShareLabel] != ""
 	}
 	_, in := slices.BinarySearch(s.groups, labels[ShareLabel])
 	return in

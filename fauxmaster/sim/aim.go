@@ -39,6 +39,7 @@ func (s *swarm) calm() {
 	s.transfers, s.covered, s.hangs = false, false, false
 	s.newCell, s.allLost, s.machines = false, false, 0
 	s.volumes, s.places, s.squeeze, s.memBytes = false, false, false, 0
+	s.follows, s.private = false, false
 }
 
 // Aims are all there are.
@@ -99,6 +100,16 @@ var Aims = []Aim{
 		s.only(map[faultKind]int{passTime: 1})
 		s.kinds, s.tight, s.machineMilli, s.thinkNs, s.jobs, s.everyNs = true, false, 8000, 100*millisecond, 2, 200*millisecond
 		s.electedNs, s.electedKinds, s.dutyLateNs = 700*millisecond, []faultKind{pauseReplica}, 4*second
+	}},
+	{"followers", "jobs that start after others, which finish, fail and are killed", 8 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killBorglet: 1, crashReplica: 1, killScheduler: 1})
+		s.follows, s.tight, s.machineMilli, s.thinkNs, s.jobs = true, false, 8000, 20*millisecond, 3
+	}},
+	{"private", "users who watch while the policy of visibility is private, and changes, as do groups and labels", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{crashReplica: 2, pauseReplica: 1, killBorglet: 1})
+		s.private, s.tight, s.machineMilli, s.thinkNs, s.jobs, s.watchers = true, false, 8000, 20*millisecond, 3, 15
 	}},
 	{"quarantine", "copies that are put in quarantine and let go, on machines that come and go", 8 * second, func(s *swarm) {
 		s.calm()

@@ -106,7 +106,7 @@ func (c *client) next() {
 		c.w.after(ns, c.next)
 		return
 	}
-	op := c.saved(c.quarantined(c.banded(c.quotaOp(c.labelled(c.draw())))))
+	op := c.saved(c.quarantined(c.banded(c.quotaOp(c.private(c.labelled(c.draw()))))))
 	c.made++
 	op.RequestId = fmt.Sprintf("%s-%05d", c.name(), c.made)
 	op.RequestWallNs = c.w.wallNs()
@@ -320,6 +320,9 @@ func (c *client) draw() *borgpb.Op {
 	}
 	if c.w.swarm.kinds && c.w.truth.cell.Format() >= cell.FormatKinds && r.IntN(8) == 0 {
 		return c.kindsOp()
+	}
+	if c.w.swarm.follows && c.w.truth.cell.Format() >= cell.FormatAfterFailure && r.IntN(3) == 0 {
+		return c.followOp()
 	}
 	if c.w.swarm.volumes && c.w.truth.cell.Format() >= cell.FormatVolumes && r.IntN(3) == 0 {
 		return c.volumeOp()

@@ -100,6 +100,11 @@ type swarm struct {
 	bands bool
 	// There are cron and daemon jobs.
 	kinds bool
+	// Jobs start after others.
+	follows bool
+	// Users share jobs with groups, the policy of visibility is private now and then, and
+	// watchers watch as users.
+	private bool
 	// Some jobs are updated again and again, with all that an update can be told.
 	updates bool
 	// Borglets tell what tasks use, and so there are reservations.

@@ -72,6 +72,12 @@ var Marks = map[string]string{
 	"slots of a cron job missed":                "slots went by before anybody was there to decide them",
 	"runs of a cron job overlap":                "the run before goes on beside the next, as the job allows",
 	"cron job run by hand":                      "beside its slots",
+	"started after another job finished":        "a job that starts after another one has a place, and that one finished",
+	"started after another job failed":          "or that one failed, and the job runs all the same",
+	"ended with the job before":                 "a job ended as one that it starts after failed",
+	"waits for a job that failed":               "a job starts after another one, which has failed",
+	"private policy set":                        "users read only their own work and what is shared with them",
+	"told of what is shared":                    "a watcher is told of the job of another user, which is shared with its group",
 	"hole in a daemon job":                      "a machine that had a task of it no longer matches",
 	"refused for want of quota":                 "a job, or a change of one, would have passed what its user was granted",
 	"quotas enforced or not":                    "an admin began or ended to enforce quotas",
@@ -176,6 +182,12 @@ var Marks = map[string]string{
 
 // notRequired are marks that cannot be asked of a few hundred seeds, and why.
 var notRequired = map[string]string{
+	"started after another job finished":   "the aim followers comes to it",
+	"started after another job failed":     "the aim followers comes to it",
+	"ended with the job before":            "the aim followers comes to it",
+	"waits for a job that failed":          "the aim followers comes to it",
+	"private policy set":                   "the aim private comes to it",
+	"told of what is shared":               "the aim private comes to it",
 	"alloc placed where its volume is":     "the aim places comes to it",
 	"copies share an address":              "the aim places comes to it",
 	"cores of its own":                     "the aim places comes to it",

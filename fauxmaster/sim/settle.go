@@ -74,7 +74,7 @@ func (w *World) unsettled() string {
 			return fmt.Sprintf("watcher %d was told up to index %d", x.i, x.check.Told())
 		}
 	}
-	if why := w.kindsUnsettled(); why != "" {
+	if why := w.kindsUnsettled() + w.followersUnsettled(); why != "" {
 		return why
 	}
 	c := w.truth.cell

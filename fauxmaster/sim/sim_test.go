@@ -115,6 +115,16 @@ func TestCrashingServices(t *testing.T) {
 	comesTo(t, "crashing-services", 2, 20*second, "service tried elsewhere", "crashes everywhere", "crashed there again", "crashes as a job")
 }
 
+// TestFollowers: jobs start after others, which finish and fail.
+func TestFollowers(t *testing.T) {
+	comesTo(t, "followers", 2, 8*second, "started after another job finished", "started after another job failed", "ended with the job before", "waits for a job that failed")
+}
+
+// TestPrivate: users watch while the policy of visibility is private, and changes.
+func TestPrivate(t *testing.T) {
+	comesTo(t, "private", 2, 8*second, "private policy set", "told of what is shared")
+}
+
 // TestSavers: alloc sets with savers come, change and go, on machines that are emptied and lost.
 func TestSavers(t *testing.T) {
 	comesTo(t, "savers", 2, 12*second, "alloc with a saver left", "what an alloc left is saved", "what an alloc left is given up")

@@ -96,6 +96,10 @@ type truth struct {
 	churned churnModel
 	// What the events say of volumes.
 	volume volumesModel
+	// How jobs ended that others start after.
+	follow followModel
+	// Who may read what, in the order of indices.
+	readings []reading
 	rules
 }
 
@@ -199,6 +203,8 @@ func (t *truth) first(e borgmaster.CommittedEntry) {
 	t.saves(e, events)
 	t.churns(events)
 	t.volumes(e, events)
+	t.startsAfter(events)
+	t.noteReading()
 	t.rollouts(events)
 	if e.Index%checkEvery == 0 {
 		if err := t.cell.Check(); err != nil {

@@ -40,6 +40,10 @@ type watcher struct {
 	resumes bool
 	// Elections when it was told something last.
 	elections int
+	// The user as whom it watches, and what that user could read when it was told the state
+	// last; empty: one who reads everything.
+	reader  string
+	reading reading
 }
 
 // session is a watch at a replica: one message is under way at a time.
@@ -72,6 +76,9 @@ func (w *World) drawWatchers() {
 			x.query.User = userOf(x.rand.IntN(3))
 		}
 		x.check = w.past.Watcher(x.query)
+		if w.swarm.private {
+			x.asReader(userOf(i / len(watch.Kinds)))
+		}
 		w.watchers = append(w.watchers, x)
 	}
 }
@@ -156,7 +163,9 @@ func (s *session) open(from *watch.From) {
 		return
 	}
 	var err error
-	s.watch, err = s.r.master.hub.Watch(s.x.query, from, func() { s.soon() })
+	query := s.x.query
+	query.Look(s.r.cell)
+	s.watch, err = s.r.master.hub.Watch(query, from, func() { s.soon() })
 	if err != nil {
 		s.fail(err)
 		return
@@ -266,6 +275,9 @@ func (s *session) fail(err error) {
 
 // take holds what it is told against the cell.
 func (x *watcher) take(m *borgrpc.WatchResponse) {
+	if x.reader != "" {
+		x.judge(m)
+	}
 	err := x.check.Take(m)
 	if m.State && !m.More {
 		x.blank = false

@@ -67,6 +67,11 @@ func (p *Past) Watcher(q watch.Query) *Watcher {
 	}}}
 }
 
+// Only narrows what is told to the objects that may be read at the moment.
+func (w *Watcher) Only(shows func(user string, labels map[string]string) bool) {
+	w.check.Shows = func(o *history.Object) bool { return shows(o.User, o.Labels) }
+}
+
 // Told is up to where all was told, in full.
 func (w *Watcher) Told() uint64 { return w.check.Told }
 
