@@ -11,12 +11,14 @@ VERSION  ?=
 # Tasks run behind a filter of system calls if libseccomp is there.
 TAGS     ?= $(shell pkg-config --exists libseccomp 2>/dev/null && echo seccomp)
 TASKS    ?= 10000
+SAMPLE   ?= 200
+PACKAGES ?= ./...
 AGAINST  ?=
 PAIRS    ?= 3
 DURATION ?= $(if $(filter 1,$(SEEDS)),10s,30s)
 
 .DEFAULT_GOAL := build
-.PHONY: help build static demo cell test e2e check lint race chaos soak proto bench fuzz sim sim-disk mutants mutants-real clean
+.PHONY: help build static demo cell test e2e check lint race chaos soak proto bench fuzz sim sim-disk mutants mutation mutants-real clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -117,6 +119,10 @@ mutants: ## plant each known bug and see that the simulator finds it: make mutan
 	@mkdir -p $(BIN)
 	$(GO) build -tags mutants -o $(BIN)/fauxmaster-mutants ./cmd/fauxmaster
 	$(BIN)/fauxmaster-mutants mutants --bench $(BIN)/bench.json $(if $(ONLY),--only $(ONLY))
+
+mutation: ## write small bugs that nobody chose into the source and count how many the tests see: make mutation [PACKAGES=./...] [SAMPLE=200] [SEED=1]; goes on where it stopped; merges bin/bench.json
+	@mkdir -p $(BIN)
+	$(GO) run ./mutation -tags '$(TAGS)' -sample $(SAMPLE) -seed $(SEED) -state $(BIN)/mutation.json -bench $(BIN)/bench.json $(PACKAGES)
 
 mutants-real: ## plant known bugs in a real borglet and see that its tests with real containers find them
 	$(GO) test -tags 'mutants $(TAGS)' ./cmd/borglet -run 'TestMutants$$' -v -count=1 -timeout 30m

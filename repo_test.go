@@ -151,12 +151,14 @@ var imports = map[string]struct {
 	"tell/hostpath": {nil, []string{"google.golang.org/grpc", "net"}},
 	// One line of a log for many of the same kind.
 	"tell/repeat": {nil, []string{"google.golang.org/grpc", "net", "os"}},
+	// Small bugs written into source; knows nothing of this module.
+	"mutation/plant": {nil, []string{"google.golang.org/grpc", "net", "time"}},
 	// "Did you mean": job files and command lines guess alike.
 	"spelling": {nil, nil},
 }
 
 // mayImportAll are programs; nobody imports them.
-var mayImportAll = []string{"cmd/", "examples/", "bench", "suite"}
+var mayImportAll = []string{"cmd/", "examples/", "bench", "mutation", "suite"}
 
 type goPackage struct {
 	ImportPath string
