@@ -18,7 +18,8 @@ import (
 //
 // An alloc set is charged for its allocs; tasks inside them are charged nothing, as
 // their room was bought with the allocs. Of priority 0 everybody has as much as he likes.
-// A copy in quarantine is charged as one task more: another one runs in its place.
+// A copy in quarantine is charged as one task more: another one runs in its place. What
+// copies are charged that stop is in leaving.go.
 
 // chargeRun is what so many tasks with a need are charged.
 func (s *Spec) chargeRun(need *Need, tasks uint64) charge {
@@ -104,6 +105,9 @@ func (c *Cell) countUse() {
 		for _, s := range c.setList {
 			c.chargeUser(s.key.User, nil, s.charge())
 		}
+		for user, u := range c.leaving {
+			c.chargeUser(user, nil, u.charge)
+		}
 	case !q.policy.enforce && q.used != nil:
 		q.used = nil
 		for j := range c.jobs.each() {
@@ -167,7 +171,7 @@ func (c *Cell) chargeOfUser(user string) charge {
 	if c.quotas.used != nil {
 		return c.quotas.used[user]
 	}
-	var sum charge
+	sum := c.leavingOf(user).charge
 	for j := range c.JobsAfter(JobKey{User: user}) {
 		if j.key.User != user {
 			break
@@ -217,7 +221,13 @@ func (c *Cell) checkJobQuota(key JobKey, j *Job, spec *Spec, tasks uint32) *borg
 	if j == nil {
 		return c.checkCharge(key, nil, spec.chargeAlone())
 	}
-	return c.checkCharge(key, was, j.chargeWith(specs, tasks))
+	wants := j.chargeWith(specs, tasks)
+	if spec != nil {
+		if r := c.checkStops(key, wants); r != nil {
+			return r
+		}
+	}
+	return c.checkCharge(key, was, wants)
 }
 
 // chargeAlone is what a new job with the spec is charged.
@@ -262,6 +272,8 @@ func (c *Cell) checkRunQuota(j *Job, key JobKey, spec *Spec) *borgpb.Refusal {
 type short struct {
 	item
 	limit, used, more amount
+	// What of used is held by copies that stop, and what of that does not count here.
+	stops, once amount
 }
 
 // checkCharge refuses what raises the charge of an object beyond what its user was
@@ -270,7 +282,7 @@ func (c *Cell) checkCharge(key JobKey, was, wants charge) *borgpb.Refusal {
 	if c.quotas.used == nil {
 		return nil
 	}
-	used := c.usedInTrial(key.User)
+	used, stops := c.usedInTrial(key.User), c.leavingOf(key.User).charge
 	var lacks []short
 	for i := range wants {
 		w := &wants[i]
@@ -288,8 +300,13 @@ func (c *Cell) checkCharge(key JobKey, was, wants charge) *borgpb.Refusal {
 		if q != nil {
 			granted = chargeOf(w.band, &q.limit, 1).of(w)
 		}
-		if used.of(w).plus(more).compare(granted) > 0 {
-			lacks = append(lacks, short{*w, granted, used.of(w), more})
+		// Of what stops so much is charged once that its successor takes.
+		once := stops.of(w)
+		if once.compare(more) > 0 {
+			once = more
+		}
+		if used.of(w).minus(once).plus(more).compare(granted) > 0 {
+			lacks = append(lacks, short{*w, granted, used.of(w), more, stops.of(w), once})
 		}
 	}
 	if len(lacks) == 0 {
@@ -310,11 +327,18 @@ func (c *Cell) shortWords(key JobKey, lacks []short, enough string) string {
 	for i := range lacks {
 		l := &lacks[i]
 		what = append(what, fmt.Sprintf("%s of %s is missing: %s granted, %s used, %s more asked for",
-			l.text(l.used.plus(l.more).minus(l.limit)), l.what(), l.text(l.limit), l.text(l.used), l.text(l.more)))
+			l.text(l.used.minus(l.once).plus(l.more).minus(l.limit)), l.what(), l.text(l.limit), l.text(l.used), l.text(l.more)))
 	}
 	text := fmt.Sprintf("the quota of user %s for %s does not suffice: %s", key.User, BandName(band), strings.Join(what, "; "))
 	if who := c.mostOf(key.User, &lacks[0].item); who != "" {
 		text += ". Most is used by " + who
+	}
+	if l := &lacks[0]; !l.stops.isZero() {
+		text += fmt.Sprintf(". Tasks that stop still hold %s", l.text(l.stops))
+		if who := c.stillStops(key.User); who != "" {
+			text += ": " + who
+		}
+		text += "; try again when they have ended"
 	}
 	return text + fmt.Sprintf(". Ask for less, end something, use priority 0, or have an admin raise it: borgcfg quota set %s %s %s", key.User, BandName(band), enough)
 }
@@ -397,6 +421,11 @@ func (c *Cell) checkQuotas() error {
 			len(q.list), len(q.byKey), q.used != nil, capacity.words(), q.capacity.words())
 	}
 	used := make(map[string]charge)
+	if q.used != nil {
+		for user, u := range c.leaving {
+			used[user] = u.charge
+		}
+	}
 	for j := range c.jobs.each() {
 		var want charge
 		if q.used != nil {

@@ -52,7 +52,9 @@ type Cell struct {
 	// Who may hold how much of the state, and who does.
 	stateBudgets stateBudgets
 	stateUse     stateUse
-	volumes      volumes
+	// What copies hold that stop, by user; derived.
+	leaving map[string]*leavingUse
+	volumes volumes
 
 	restored restored
 	outage   outage

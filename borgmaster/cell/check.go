@@ -71,6 +71,9 @@ func (c *Cell) Check() error {
 	if err := c.checkQuotas(); err != nil {
 		return err
 	}
+	if err := c.checkLeaving(); err != nil {
+		return err
+	}
 	if err := c.checkStateUse(); err != nil {
 		return err
 	}

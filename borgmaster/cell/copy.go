@@ -21,6 +21,8 @@ type Copy struct {
 
 	state  attemptState
 	orphan bool
+	// It is charged by itself because it stops. Derived.
+	leaving bool
 	// shim_lost of the last report.
 	shimLost bool
 	kind     jobKind

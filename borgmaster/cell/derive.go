@@ -70,6 +70,7 @@ func (l *loader) finish() error {
 		c.deriveYield(v)
 	}
 	c.stateUse = c.deriveStateUse()
+	c.deriveLeaving()
 	c.countUse()
 	return l.await()
 }

@@ -193,8 +193,9 @@ func TestUpdateChargesTheMostOfOldAndNew(t *testing.T) {
 	l.fine()
 	// When nothing runs the old one any more, it is charged no more.
 	l.do(killJob("web"))
-	if got := l.c.ChargeOf("u", production); !got.IsZero() {
-		t.Errorf("charged %+v for what is dead", got)
+	// What ran it stops, and is charged until it is gone.
+	if got := l.c.ChargeOf("u", production); got.CPUMilli != 8_000 || got.MemBytes != 20 {
+		t.Errorf("charged %+v for what stops", got)
 	}
 	l.fine()
 }

@@ -144,6 +144,11 @@ func (c *Cell) checkState(user string, priority int32, more *StateUse) *borgpb.R
 		if more[m] <= 0 {
 			continue
 		}
+		if m == measureTasks {
+			// What is new may count on what stops: it is charged once.
+			stops := c.leavingOf(user).tasks
+			used[m] += stops - min(stops, more[m])
+		}
 		if most := c.StateBudget(user, m); used[m]+more[m] > most && !isAdmin {
 			return c.overBudget(user, m, used[m], more[m], most)
 		}

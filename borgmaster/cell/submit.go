@@ -378,6 +378,7 @@ func (c *Cell) abandon(t *Task) {
 			p.job.stopping--
 		}
 		p.orphan, p.next = true, nil
+		c.reviewLeaving(p)
 		c.dirty(p)
 		p = next
 	}

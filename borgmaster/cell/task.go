@@ -118,6 +118,7 @@ func (c *Cell) move(t *Task, e edge, to state, reason string) {
 	if j.saving != nil {
 		c.lookAtSavers()
 	}
+	c.reviewPast(t)
 	if to == stateDead {
 		c.discharge(t)
 		if t.flags&taskFinished != 0 {
@@ -308,6 +309,7 @@ func (c *Cell) setCopyState(p *Copy, to attemptState) {
 	if to == attemptStopping && !p.orphan {
 		j.stopping++
 	}
+	c.reviewLeaving(p)
 	if (was == attemptRunning || to == attemptRunning) && j.update.Extra() > 0 && !j.update.Rolling() {
 		c.review(j)
 	}

@@ -197,6 +197,14 @@ func (t *truth) chargedMost(user string) (sum amounts, known bool) {
 	for _, band := range cell.Bands {
 		t.addSets(bandOf{user, band}, sum)
 	}
+	for m := range t.cell.Machines() {
+		for p := range m.Copies() {
+			if p.State() == borgpb.AttemptState_ATTEMPT_STATE_STOPPING && p.Key().User == user {
+				held := p.Resources()
+				sum.add(amountsOf(held.Proto()), 1)
+			}
+		}
+	}
 	return sum, true
 }
 
