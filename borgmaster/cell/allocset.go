@@ -140,8 +140,8 @@ func (c *Cell) checkKillAllocSet(o *borgpb.KillAllocSet) (commit, *borgpb.Refusa
 		}
 		s.reason, s.changedWallNs = clip(c.now.reason, maxReasonBytes), c.clock.wallNs
 		was := s.stateUse()
-		c.graveyard.add(c, &s.deathSeq, &s.deathNs, grave{set: s})
-		c.dies(&was, grave{set: s, seq: s.deathSeq, ns: s.deathNs})
+		c.graveyard.addSet(c, s)
+		c.dies(was, s.stateUse(), graveOfSet(s))
 		c.ownerEnds(s.key, s.spec.Priority)
 		c.dirty(s)
 		e := setEvent(s, borgpb.EventKind_EVENT_KIND_KILL, from, stateDead)

@@ -84,7 +84,7 @@ type Cell struct {
 	// Jobs that save what allocs left, in the order of their uids; derived.
 	savers []*Job
 	// When updates have to be looked at because of the time; derived.
-	updateDues dues[*Job]
+	updateDues dues[UID]
 	// Machines to be asked since the last Apply.
 	asked []string
 	// Who has which package, and who lacks one; derived.

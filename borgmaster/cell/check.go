@@ -105,9 +105,12 @@ func (c *Cell) checkCollections() error {
 	}
 	objects, tasks := 0, 0
 	for _, g := range c.graveyard.queue {
-		if g.stillThere() {
-			objects++
-			tasks += g.tasks()
+		switch {
+		case !c.liesIn(g):
+		case g.isSet:
+			objects, tasks = objects+1, tasks+len(c.setsByU[g.uid].allocs)
+		default:
+			objects, tasks = objects+1, tasks+len(c.jobsByUID[g.uid].rows)
 		}
 	}
 	dead := 0
@@ -226,6 +229,9 @@ func (c *Cell) checkRollout(j *Job, u *Update) error {
 	}
 	if due := c.dueOf(u); due < maxTimeNs && (j.updateDueNs == 0 || j.updateDueNs > due) {
 		return fmt.Errorf("something of it is due at %d, and it is looked at at %d", due, j.updateDueNs)
+	}
+	if j.updateDueNs != 0 && !c.updateDues.has(j.updateDueNs, j.uid) {
+		return fmt.Errorf("it is to be looked at at %d, and no entry of the heap says so", j.updateDueNs)
 	}
 	for _, t := range j.rows {
 		if ns := t.cur.upNs(); ns != 0 && (t.cur.state != attemptRunning || t.flags&taskUpdating == 0 || !u.Rolling() || t.cur.version != u.toVersion ||

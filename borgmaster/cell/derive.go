@@ -21,7 +21,7 @@ func (l *loader) finish() error {
 		if j.deathSeq == 0 {
 			c.links.add(j)
 		} else {
-			c.graveyard.queue = append(c.graveyard.queue, grave{job: j, seq: j.deathSeq, ns: j.deathNs})
+			c.graveyard.queue = append(c.graveyard.queue, graveOf(j))
 			c.counts.deadJobs++
 		}
 		if err := j.update.loadExtra(); err != nil {
@@ -51,7 +51,7 @@ func (l *loader) finish() error {
 	}
 	for _, s := range c.setList {
 		if s.deathSeq != 0 {
-			c.graveyard.queue = append(c.graveyard.queue, grave{set: s, seq: s.deathSeq, ns: s.deathNs})
+			c.graveyard.queue = append(c.graveyard.queue, graveOfSet(s))
 		}
 	}
 	slices.SortFunc(c.graveyard.queue, func(a, b grave) int {
@@ -62,7 +62,11 @@ func (l *loader) finish() error {
 	})
 	for _, g := range c.graveyard.queue {
 		c.graveyard.objects++
-		c.graveyard.tasks += g.tasks()
+		if j := c.jobsByUID[g.uid]; j != nil && !g.isSet {
+			c.graveyard.tasks += len(j.rows)
+		} else {
+			c.graveyard.tasks += len(c.setsByU[g.uid].allocs)
+		}
 		c.graveyard.enqueue(g)
 	}
 	for v := range c.Volumes() {

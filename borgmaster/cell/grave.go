@@ -2,12 +2,23 @@ package cell
 
 import "slices"
 
-// grave is a dead job or alloc set. Its deathSeq tells whether it still is.
+// grave names a dead job or alloc set. It holds no pointer: an object that was
+// forgotten is freed although its graves wait for their turn in the queues.
 type grave struct {
-	job *Job
-	set *AllocSet
+	key   JobKey
+	uid   UID
+	isSet bool
+	// Number and cell time of its death. A job that was given another day has another one.
 	seq uint64
 	ns  int64
+}
+
+// graveOf returns the grave of a dead job.
+func graveOf(j *Job) grave { return grave{key: j.key, uid: j.uid, seq: j.deathSeq, ns: j.deathNs} }
+
+// graveOfSet returns that of a dead alloc set.
+func graveOfSet(s *AllocSet) grave {
+	return grave{key: s.key, uid: s.uid, isSet: true, seq: s.deathSeq, ns: s.deathNs}
 }
 
 // graveyard keeps what is dead for a day of cell time, and not more than so
@@ -28,30 +39,22 @@ type graveQueue struct{ graves []grave }
 
 // enqueue puts a grave behind those of its user.
 func (g *graveyard) enqueue(d grave) {
-	q := g.byUser[d.key().User]
+	q := g.byUser[d.key.User]
 	if q == nil {
 		q = new(graveQueue)
-		g.byUser[d.key().User] = q
+		g.byUser[d.key.User] = q
 	}
 	q.graves = append(q.graves, d)
 }
 
-// dies has a job or alloc set that has just died counted as dead; was is what it held
-// before.
-func (c *Cell) dies(was *StateUse, d grave) {
-	user := d.key().User
-	c.stateUse.count(user, was, -1)
-	now := d.stateUse()
+// dies counts a job or alloc set that has just died as dead. was and now are what it held
+// before and holds since.
+func (c *Cell) dies(was, now StateUse, d grave) {
+	user := d.key.User
+	c.stateUse.count(user, &was, -1)
 	c.stateUse.count(user, &now, 1)
 	c.graveyard.enqueue(d)
 	c.graveyard.crowded = append(c.graveyard.crowded, user)
-}
-
-func (d grave) stateUse() StateUse {
-	if d.job != nil {
-		return d.job.stateUse()
-	}
-	return d.set.stateUse()
 }
 
 // overDead reports whether a user holds more dead objects than his budget.
@@ -62,7 +65,7 @@ func (c *Cell) overDead(user string) bool {
 
 // followed reports whether a live job starts after it, which then has to know how it
 // ended.
-func (c *Cell) followed(d grave) bool { return d.job != nil && len(c.links.followers[d.job.key]) > 0 }
+func (c *Cell) followed(d grave) bool { return !d.isSet && len(c.links.followers[d.key]) > 0 }
 
 // thinDead forgets the oldest dead objects of users who hold more than their budget: what
 // one user leaves behind pushes out nothing of others. Those that a live job starts after
@@ -75,20 +78,19 @@ func (c *Cell) thinDead() {
 			continue
 		}
 		var kept []grave
-		for len(q.graves) > 0 && (c.overDead(user) || !q.graves[0].stillThere()) {
+		for len(q.graves) > 0 && (c.overDead(user) || !c.liesIn(q.graves[0])) {
 			d := q.graves[0]
-			q.graves[0] = grave{}
 			q.graves = q.graves[1:]
 			switch {
-			case !d.stillThere():
+			case !c.liesIn(d):
 			case c.followed(d):
 				kept = append(kept, d)
 			default:
-				c.bury(d.key())
+				c.bury(d.key)
 			}
 		}
 		for len(kept) > 0 && c.overDead(user) {
-			c.bury(kept[0].key())
+			c.bury(kept[0].key)
 			kept = kept[1:]
 		}
 		q.graves = append(kept, q.graves...)
@@ -97,7 +99,7 @@ func (c *Cell) thinDead() {
 	g.crowded = g.crowded[:0]
 	// Names that die again and again leave graves that are gone behind an old one.
 	if len(g.queue) > 2*g.objects+64 {
-		g.queue = slices.DeleteFunc(g.queue, func(d grave) bool { return !d.stillThere() })
+		g.queue = slices.DeleteFunc(g.queue, func(d grave) bool { return !c.liesIn(d) })
 	}
 }
 
@@ -108,35 +110,41 @@ func (q *graveQueue) compact(c *Cell, user string) {
 		there = int(u[measureDeadObjects])
 	}
 	if len(q.graves) > 2*there+64 {
-		q.graves = slices.DeleteFunc(q.graves, func(d grave) bool { return !d.stillThere() })
+		q.graves = slices.DeleteFunc(q.graves, func(d grave) bool { return !c.liesIn(d) })
 	}
 	if len(q.graves) == 0 {
 		delete(c.graveyard.byUser, user)
 	}
 }
 
-// add notes a death; seq and ns are the fields of the object.
-func (g *graveyard) add(c *Cell, seq *uint64, ns *int64, d grave) {
+// addJob notes the death of a job.
+func (g *graveyard) addJob(c *Cell, j *Job) {
 	g.nextSeq++
-	*seq, *ns = g.nextSeq, c.clock.cellNs
-	d.seq, d.ns = *seq, *ns
+	j.deathSeq, j.deathNs = g.nextSeq, c.clock.cellNs
+	g.add(graveOf(j), len(j.rows))
+}
+
+// addSet notes the death of an alloc set.
+func (g *graveyard) addSet(c *Cell, s *AllocSet) {
+	g.nextSeq++
+	s.deathSeq, s.deathNs = g.nextSeq, c.clock.cellNs
+	g.add(graveOfSet(s), len(s.allocs))
+}
+
+func (g *graveyard) add(d grave, tasks int) {
 	g.queue = append(g.queue, d)
 	g.objects++
-	g.tasks += d.tasks()
+	g.tasks += tasks
 }
 
-func (d grave) tasks() int {
-	if d.job != nil {
-		return len(d.job.rows)
+// liesIn reports whether the grave's object is still remembered, and as dead since then.
+func (c *Cell) liesIn(d grave) bool {
+	if d.isSet {
+		s := c.setsByU[d.uid]
+		return s != nil && s.deathSeq == d.seq
 	}
-	return len(d.set.allocs)
-}
-
-func (d grave) stillThere() bool {
-	if d.job != nil {
-		return !d.job.gone && d.job.deathSeq == d.seq
-	}
-	return !d.set.gone
+	j := c.jobsByUID[d.uid]
+	return j != nil && j.deathSeq == d.seq
 }
 
 // expireDead forgets what has been dead for long enough.
@@ -146,7 +154,7 @@ func (c *Cell) expireDead() {
 	// Each is spared once, so that there is an end.
 	for spare := len(g.queue); len(g.queue) > 0; spare-- {
 		d := g.queue[0]
-		if d.stillThere() {
+		if c.liesIn(d) {
 			if c.clock.cellNs-d.ns <= deadMemoryNs && g.objects <= maxDeadObjects && g.tasks <= maxDeadTasks && c.stateUse.cell[measureDeadBytes] <= maxDeadBytes {
 				return
 			}
@@ -154,29 +162,21 @@ func (c *Cell) expireDead() {
 				c.postpone(d)
 				continue
 			}
-			c.bury(d.key())
+			c.bury(d.key)
 		}
-		g.queue[0] = grave{}
 		g.queue = g.queue[1:]
 	}
 }
 
 // postpone gives a dead job another day because a live one starts after it.
 func (c *Cell) postpone(d grave) {
-	g := &c.graveyard
+	g, j := &c.graveyard, c.jobsByUID[d.uid]
 	g.queue = g.queue[1:]
 	g.objects--
-	g.tasks -= d.tasks()
-	g.add(c, &d.job.deathSeq, &d.job.deathNs, grave{job: d.job})
-	g.enqueue(grave{job: d.job, seq: d.job.deathSeq, ns: d.job.deathNs})
-	c.dirty(d.job)
-}
-
-func (d grave) key() JobKey {
-	if d.job != nil {
-		return d.job.key
-	}
-	return d.set.key
+	g.tasks -= len(j.rows)
+	g.addJob(c, j)
+	g.enqueue(graveOf(j))
+	c.dirty(j)
 }
 
 // bury takes a dead job or alloc set out of the cell. Copies that still hold a

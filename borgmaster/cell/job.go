@@ -336,8 +336,8 @@ func (c *Cell) die(j *Job) {
 	c.freeSeats(j)
 	c.saverEnded(j)
 	was := j.stateUse()
-	c.graveyard.add(c, &j.deathSeq, &j.deathNs, grave{job: j})
-	c.dies(&was, grave{job: j, seq: j.deathSeq, ns: j.deathNs})
+	c.graveyard.addJob(c, j)
+	c.dies(was, j.stateUse(), graveOf(j))
 	c.ownerEnds(j.key, j.latest().Proto.Priority)
 	c.counts.deadJobs++
 	for _, child := range slices.Clone(c.links.children[j.key]) {

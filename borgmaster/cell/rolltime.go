@@ -1,7 +1,6 @@
 package cell
 
 import (
-	"container/heap"
 	"slices"
 
 	"borg/mutant"
@@ -51,8 +50,14 @@ func (c *Cell) setDue(j *Job) {
 	at := c.dueOf(j.update)
 	if at < maxTimeNs && (j.updateDueNs == 0 || at < j.updateDueNs) {
 		j.updateDueNs = at
-		heap.Push(&c.updateDues, due[*Job]{at, j})
+		c.updateDues.add(at, j.uid, c.dueCounts)
 	}
+}
+
+// dueCounts reports whether an entry of updateDues still counts.
+func (c *Cell) dueCounts(d due[UID]) bool {
+	j := c.jobsByUID[d.of]
+	return j != nil && j.updateDueNs == d.ns
 }
 
 // DueInNs is how long after the last entry the time alone may change something: an update
@@ -103,11 +108,11 @@ func (c *Cell) updatesOn() {
 // cell, and is exact in one that was just read.
 func (c *Cell) takeDue() (jobs []*Job) {
 	for c.updateDues.over(c.clock.cellNs) {
-		next := heap.Pop(&c.updateDues).(due[*Job])
-		j := next.of
-		if j.gone || j.updateDueNs != next.ns {
+		next := c.updateDues.take()
+		if !c.dueCounts(next) {
 			continue
 		}
+		j := c.jobsByUID[next.of]
 		j.updateDueNs = 0
 		if c.dueOf(j.update) > c.clock.cellNs {
 			c.setDue(j)

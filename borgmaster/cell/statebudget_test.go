@@ -2,7 +2,9 @@ package cell
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"borg/proto/borgpb"
@@ -309,4 +311,45 @@ func TestStateBudgetOps(t *testing.T) {
 		t.Errorf("a budget of %d tasks, want the default", a)
 	}
 	l.fine()
+}
+
+// TestForgottenAreFreed: a dead job that was forgotten is in no queue and no heap any more,
+// whatever would have been due of its update, and entries that no longer count are dropped.
+func TestForgottenAreFreed(t *testing.T) {
+	l := budgetLog(t)
+	l.do(stateBudgetOp("u", measureDeadObjects, 3))
+	var freed atomic.Int64
+	const jobs = 2000
+	for i := range jobs {
+		name := fmt.Sprint("j", i)
+		spec := service(1, 0, 1, 1)
+		l.do(by("u", &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: "u", Name: name, Spec: marshal(t, spec)}}}))
+		j := l.c.Job(JobKey{"u", name})
+		spec.Task.Args = []string{name}
+		spec.Update = &borgpb.UpdatePolicy{WatchNs: second, ProgressDeadlineNs: maxUpdateWaitNs}
+		l.do(by("u", &borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{User: "u", Name: name, Spec: marshal(t, spec)}}}))
+		if j.updateDueNs == 0 {
+			t.Fatalf("nothing is due of the update of %s", name)
+		}
+		runtime.AddCleanup(j, func(struct{}) { freed.Add(1) }, struct{}{})
+		l.do(by("u", &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: "u", Name: name}}}))
+		l.c.Flush(func(_, _ []byte) {})
+	}
+	if n := len(l.c.updateDues.heap); n > 3*minThinAt {
+		t.Errorf("%d entries wait for updates of jobs, all of which are dead", n)
+	}
+	if n := len(l.c.graveyard.queue); n > 3*minThinAt {
+		t.Errorf("%d graves are kept for %d dead jobs", n, l.c.graveyard.objects)
+	}
+	const want = jobs - 10
+	for range 100 {
+		if freed.Load() >= want {
+			break
+		}
+		runtime.GC()
+	}
+	if n := freed.Load(); n < want {
+		t.Errorf("%d of %d jobs were freed; %d are remembered", n, jobs, l.c.graveyard.objects)
+	}
+	runtime.KeepAlive(l)
 }

@@ -2,7 +2,6 @@ package cell
 
 import (
 	"cmp"
-	"container/heap"
 	"iter"
 	"slices"
 	"strings"
@@ -188,9 +187,12 @@ func (c *Cell) keepVolume(v *Volume) {
 func (c *Cell) setVolumeDue(v *Volume) {
 	if v.untilNs != 0 && (v.dueNs == 0 || v.untilNs < v.dueNs) {
 		v.dueNs = v.untilNs
-		heap.Push(&c.volumes.dues, due[*Volume]{v.dueNs, v})
+		c.volumes.dues.add(v.dueNs, v, volumeDueCounts)
 	}
 }
+
+// volumeDueCounts reports whether an entry of dues still counts.
+func volumeDueCounts(d due[*Volume]) bool { return !d.of.gone && d.of.dueNs == d.ns }
 
 // openVolumes gives a copy or alloc that is placed on m the volumes that its spec names:
 // those that are there, as large as the spec says now, and new ones.
@@ -326,11 +328,11 @@ func (m *Machine) givesUp() bool { return m.drain != nil && m.drain.giveUp }
 func (c *Cell) volumesOn() {
 	var over []*Volume
 	for c.volumes.dues.over(c.clock.cellNs) {
-		next := heap.Pop(&c.volumes.dues).(due[*Volume])
-		v := next.of
-		if v.gone || v.dueNs != next.ns {
+		next := c.volumes.dues.take()
+		if !volumeDueCounts(next) {
 			continue
 		}
+		v := next.of
 		v.dueNs = 0
 		if v.untilNs > c.clock.cellNs {
 			c.setVolumeDue(v)

@@ -3,7 +3,6 @@ package cell
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -142,7 +141,7 @@ func (c *Cell) checkVolumes() error {
 			return fmt.Errorf("volume %s was given up and is kept until %d", v.FullName(), v.untilNs)
 		case v.untilNs != 0 && (v.untilNs <= c.clock.cellNs || v.dueNs == 0 || v.dueNs > v.untilNs):
 			return fmt.Errorf("volume %s should have been given up at %d, it is %d, and due at %d", v.FullName(), v.untilNs, c.clock.cellNs, v.dueNs)
-		case v.dueNs != 0 && !slices.Contains(c.volumes.dues, due[*Volume]{v.dueNs, v}):
+		case v.dueNs != 0 && !c.volumes.dues.has(v.dueNs, v):
 			return fmt.Errorf("volume %s is due at %d, and nothing looks at it then", v.FullName(), v.dueNs)
 		case c.checkYield(v) != nil:
 			return c.checkYield(v)
