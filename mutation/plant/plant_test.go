@@ -8,6 +8,7 @@ import (
 	"go/parser"
 	"go/token"
 	"go/types"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,15 @@ import (
 )
 
 var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
+
+// exported opens what the compiler says of a package of the standard library.
+func exported(path string) (io.ReadCloser, error) {
+	name, err := exec.Command("go", "list", "-export", "-f", "{{.Export}}", path).Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list %s: %w", path, err)
+	}
+	return os.Open(strings.TrimSpace(string(name)))
+}
 
 // read parses and checks one file as a package of its own.
 func read(t *testing.T, name string, text []byte) *Package {
@@ -29,7 +39,7 @@ func read(t *testing.T, name string, text []byte) *Package {
 		Types: map[ast.Expr]types.TypeAndValue{}, Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{},
 		Implicits: map[ast.Node]types.Object{},
 	}
-	conf := types.Config{Importer: importer.ForCompiler(p.Fset, "source", nil)}
+	conf := types.Config{Importer: importer.ForCompiler(p.Fset, "gc", exported)}
 	if p.Types, err = conf.Check(p.Path, p.Fset, []*ast.File{parsed}, p.Info); err != nil {
 		t.Fatal(err)
 	}
