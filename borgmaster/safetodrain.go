@@ -3,7 +3,6 @@ package borgmaster
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -46,7 +45,7 @@ func (m *Master) safeToDrain(ctx context.Context, req *borgrpc.SafeToDrainReques
 	if err := m.readIndex(ctx); err != nil {
 		return nil, err
 	}
-	ask := &borgrpc.CheckDrainRequest{Machines: slices.Clone(req.GetMachines())}
+	ask := &borgrpc.CheckDrainRequest{Machines: distinct(req.GetMachines())}
 	var own *borgrpc.SafeToDrainResponse
 	err := m.viewMuch(ctx, func(c *cell.Cell) error {
 		ask.MinIndex = c.Index()
@@ -87,6 +86,19 @@ func (m *Master) safeToDrain(ctx context.Context, req *borgrpc.SafeToDrainReques
 	}
 	own.Note = fmt.Sprintf("only budgets were looked at: the scheduler, which knows the places elsewhere, does not answer (%s)", door.Reason(err))
 	return own, nil
+}
+
+// distinct returns the names in their order, each once.
+func distinct(names []string) []string {
+	seen := make(map[string]bool, len(names))
+	var once []string
+	for _, name := range names {
+		if !seen[name] {
+			seen[name] = true
+			once = append(once, name)
+		}
+	}
+	return once
 }
 
 // checkDrain asks the scheduler process.

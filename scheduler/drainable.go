@@ -32,13 +32,13 @@ const (
 // JudgeDrain says of each machine whether it could be emptied now, together with those
 // before it that could: the machines it calls safe can be drained together, and the others
 // left alone. No machine that is named takes anybody in. Nothing gives way for those who are displaced; each is placed by
-// the cell's own test over those before it, the largest of a machine first. Names that
-// the copy does not know are left out.
+// the cell's own test over those before it, the largest of a machine first. A machine that
+// is named twice is judged once; names that the copy does not know are left out.
 func (s *Scheduler) JudgeDrain(c *cell.Cell, names []string) []DrainVerdict {
 	d := s.newDrainer(c)
 	var ms []*cell.Machine
 	for _, name := range names {
-		if m := c.Machine(name); m != nil {
+		if m := c.Machine(name); m != nil && !d.leaves[m] {
 			ms = append(ms, m)
 			d.leaves[m] = true
 		}

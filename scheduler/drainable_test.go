@@ -3,6 +3,7 @@ package scheduler_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -110,6 +111,11 @@ func TestNotDrainable(t *testing.T) {
 	got = w.s.JudgeDrain(w.copy, []string{"m0", "m1"})
 	if len(got) != 2 || !got[0].Safe || got[1].Safe || len(got[1].Holds) != 1 || len(got[1].Homeless) != 1 {
 		t.Errorf("%+v", got)
+	}
+	// A machine that is named twice leaves once: its tasks are counted once as going.
+	twice := w.s.JudgeDrain(w.copy, []string{"m0", "m1", "m0", "m0", "m1"})
+	if !reflect.DeepEqual(twice, got) {
+		t.Errorf("with names repeated: %+v, want %+v", twice, got)
 	}
 	if found, _ := w.s.Drainable(w.copy, nil, 4); len(found) != 1 || found[0].Machine != "m3" {
 		t.Errorf("%+v, want the empty one alone: all others need it", found)

@@ -134,7 +134,7 @@ func (t *truth) hurries(p *cell.Copy, j *cell.Job, m *cell.Machine) {
 			continue
 		}
 		if v.Cause() != borgpb.StopCause_STOP_CAUSE_PREEMPTION {
-			t.w.mark("waits for who stopped already")
+			t.w.mark("waits for a copy that stopped already")
 		}
 		if total := v.NoticeNs() + v.GraceNs(); total > waitNs {
 			t.w.fail("S20: %v stops and may take %d ms, and %v, which waits for its room, waits %d ms", v.TaskID(), total/millisecond, p.TaskID(), waitNs/millisecond)

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	"borg/borgmaster"
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
@@ -109,6 +111,59 @@ func TestCrashRows(t *testing.T) {
 	x.says("that it crashed elsewhere before", "S42: copy 1-5-0.0.1 is moved from m1 as it crashed, which its task did on m2 too")
 }
 
+// TestTiesEndInAnEntry has a copy of an update crash again and again. The deadline of the
+// update ends it in the entry of the last report: the copy is moved, which is right then, and
+// wrong as long as the update goes on.
+func TestTiesEndInAnEntry(t *testing.T) {
+	for _, c := range []struct {
+		name, want string
+		deadlineNs int64
+		// The cell is said to have moved it in an entry before the deadline.
+		early bool
+	}{
+		{"the update ends in the entry", "", 5 * second, false},
+		{"the update goes on", "", 3600 * second, false},
+		{"it is moved while the update goes on", "is moved as it crashed, which is not for that to decide", 3600 * second, true},
+	} {
+		x := newPairing(t, 12, borgpb.JobKind_JOB_KIND_SERVICE)
+		x.place("m1", 0)
+		x.report("m1", &borgpb.TaskReport{Attempt: 1, State: int32(borgpb.AttemptState_ATTEMPT_STATE_RUNNING)})
+		spec := proto.CloneOf(x.job.Spec())
+		spec.Task.Args = []string{"/bin/task", "later"}
+		spec.Update = &borgpb.UpdatePolicy{BatchSize: 1, ProgressDeadlineNs: c.deadlineNs}
+		x.apply(&borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{User: "u", Name: "j", Spec: encode(spec)}}})
+		x.report("m1", &borgpb.TaskReport{Attempt: 1, State: int32(borgpb.AttemptState_ATTEMPT_STATE_FINISHED), Exit: &borgpb.Exit{}})
+		x.place("m2", 1)
+		if !x.job.Update().Rolling() {
+			t.Fatalf("%s: the update is not under way", c.name)
+		}
+		crash := func(failures uint32) *borgpb.Op {
+			return x.reports("m2", &borgpb.TaskReport{Attempt: 2, State: int32(borgpb.AttemptState_ATTEMPT_STATE_BACKOFF), Restarts: failures - 1, Failures: failures})
+		}
+		x.apply(crash(5))
+		x.says(c.name, "")
+		if c.early {
+			all := x.tr.crashingBy(x.entry(crash(6)))
+			if len(all) != 1 {
+				t.Fatalf("%s: %d copies crash, want one", c.name, len(all))
+			}
+			x.tr.leftFor(&all[0], true)
+			x.says(c.name, c.want)
+			continue
+		}
+		for n := range uint32(8) {
+			if p := x.job.Task(0).Current(); p == nil || !x.job.Update().Rolling() {
+				break
+			}
+			x.apply(crash(6 + n))
+		}
+		if moved, over := x.w.marks["service tried elsewhere"] > 0, !x.job.Update().Rolling(); moved != over || over != (c.deadlineNs < 3600*second) {
+			t.Errorf("%s: it is moved: %t, and the update is over: %t", c.name, moved, over)
+		}
+		x.says(c.name, c.want)
+	}
+}
+
 // pairing is a cell of three machines with a job of one task, and the model beside it.
 type pairing struct {
 	t   *testing.T
@@ -135,9 +190,15 @@ func newPairing(t *testing.T, format uint32, kind borgpb.JobKind) *pairing {
 	return x
 }
 
+// entry is the next one of the log. Each is a second after the one before.
+func (x *pairing) entry(op *borgpb.Op) []byte {
+	index := int64(x.tr.index)
+	return encode(&borgpb.Entry{CellTimeNs: (index + 1) * second, WallTimeNs: 1_800_000_000*second + index*second, Ops: [][]byte{encode(op)}})
+}
+
 func (x *pairing) apply(op *borgpb.Op) {
 	tr := x.tr
-	data := encode(&borgpb.Entry{CellTimeNs: int64(tr.index+1) * second, WallTimeNs: 1_800_000_000*second + int64(tr.index)*second, Ops: [][]byte{encode(op)}})
+	data := x.entry(op)
 	index, crashing := tr.index+1, tr.crashingBy(data)
 	results, events := tr.cell.Apply(index, 1, data)
 	if r := results[0]; r.GetRefusal() != nil || len(r.GetItems()) > 0 {
@@ -152,8 +213,12 @@ func (x *pairing) place(machine string, last uint64) {
 }
 
 func (x *pairing) report(machine string, r *borgpb.TaskReport) {
+	x.apply(x.reports(machine, r))
+}
+
+func (x *pairing) reports(machine string, r *borgpb.TaskReport) *borgpb.Op {
 	r.JobUid = x.job.UID().String()
-	x.apply(&borgpb.Op{Op: &borgpb.Op_Reports{Reports: &borgpb.Reports{Machines: []*borgpb.MachineReport{{Machine: machine, Tasks: []*borgpb.TaskReport{r}}}}}})
+	return &borgpb.Op{Op: &borgpb.Op_Reports{Reports: &borgpb.Reports{Machines: []*borgpb.MachineReport{{Machine: machine, Tasks: []*borgpb.TaskReport{r}}}}}}
 }
 
 func (x *pairing) says(believed, want string) {

@@ -20,6 +20,7 @@ const (
 	asJobMachines = 3
 	mostDoubled   = 6
 	rowOverNs     = 24 * 3600 * second
+	mostLive      = 16
 )
 
 // crashRow is what is to be remembered of a task's crashes.
@@ -166,8 +167,8 @@ type crashing struct {
 	version uint64
 	// What else the entry does may come before.
 	unsure bool
-	// It is somebody else's matter, or has room on another machine, before the entry.
-	tied  bool
+	// Before the entry: what keeps it where it is, and a machine that has room for it.
+	ties  ties
 	roomy string
 	// Most of its job waits to be started again.
 	asJob certainty
@@ -220,7 +221,8 @@ func (t *truth) crashingBy(data []byte) (all []crashing) {
 				}
 				j := t.cell.JobByUID(uid)
 				x := crashing{id: id, task: j.Task(r.Index), job: j, machine: m, version: p.Version(), unsure: unsure}
-				x.tied, x.roomy = t.tied(j, p), t.roomFor(j, p)
+				x.ties, x.roomy = t.tiesOf(j, x.task, p.ID(), p.Version()), t.roomFor(j, p)
+				x.ties.always = j.Spec().GetGang() || j.AllocByIndex() || len(p.TaskSpec().GetVolumes()) > 0
 				all = append(all, x)
 			}
 		}
@@ -281,17 +283,36 @@ func (t *truth) asJob(x *crashing, said map[*cell.Task]bool, timed bool) certain
 	return perhaps
 }
 
-// tied tells whether something but its crashes decides about a copy.
-func (t *truth) tied(j *cell.Job, p *cell.Copy) bool {
+// ties are the reasons for which a copy is not moved, however often it crashes.
+type ties struct {
+	// Its spec says so, which no report changes.
+	always bool
+	// A report, or the time of its entry, can end each of these before the cell looks at a copy
+	// that crashed: the hold after a restore, the update of its job, an older spec, and too many
+	// copies of its task that have not stopped.
+	held, rolling, older, crowded bool
+}
+
+func (a ties) any() bool { return a != ties{} }
+
+// and returns the ties that are in both.
+func (a ties) and(b ties) ties {
+	return ties{a.always && b.always, a.held && b.held, a.rolling && b.rolling, a.older && b.older, a.crowded && b.crowded}
+}
+
+// tiesOf returns the ties of a copy that an entry can end.
+func (t *truth) tiesOf(j *cell.Job, task *cell.Task, id cell.CopyID, version uint64) (a ties) {
 	live := 1
-	for o := range j.Task(p.Index()).Past() {
-		if o.Live() {
+	for o := range task.Past() {
+		if o.Live() && o.Attempt() != id.Attempt {
 			live++
 		}
 	}
-	_, held := t.cell.Held()
-	older := j.Update() != nil && p.Version() < t.cell.UpdateProto(j).GetSpec().GetToVersion()
-	return held || older || j.Update().Rolling() || j.Spec().GetGang() || j.AllocByIndex() || len(p.TaskSpec().GetVolumes()) > 0 || live >= 16
+	_, a.held = t.cell.Held()
+	a.rolling = j.Update().Rolling()
+	a.older = j.Update() != nil && version < t.cell.UpdateProto(j).GetSpec().GetToVersion()
+	a.crowded = live >= mostLive
+	return a
 }
 
 // roomFor is another machine on which a copy has room; empty: there is none, or it would
@@ -331,20 +352,22 @@ func (t *truth) leftFor(x *crashing, left bool) {
 	row, now := t.paired.rows[x.task], t.cell.TimeNs()
 	counts := row.counts(x.version, now)
 	p := x.machine.Copy(x.id)
+	after := t.tiesOf(x.job, x.task, x.id, x.version)
+	after.always = x.ties.always
 	switch {
 	case x.unsure || t.paired.unsure(x.task):
-		if row == nil {
-			row = &crashRow{}
-			t.paired.rows[x.task] = row
-		}
-		row.unsure = true
+		t.unsureOf(x.task)
 		return
-	case x.tied && (p == nil || !p.Current() || t.tied(x.job, p)):
+	case x.ties.and(after).any():
 		if left {
 			t.w.fail("S42: copy %v is moved as it crashed, which is not for that to decide", x.id)
 		}
 		return
-	case x.asJob == surely:
+	case x.ties != after && !left:
+		// The cell looked at it before its ties changed, or after.
+		t.unsureOf(x.task)
+		return
+	case x.asJob == surely && x.ties == after:
 		t.w.mark("crashes as a job")
 		if left {
 			t.w.fail("S42: copy %v is moved from %s as it crashed, and most of its job waits to be started again", x.id, x.machine.Name())
@@ -363,7 +386,15 @@ func (t *truth) leftFor(x *crashing, left bool) {
 		t.addCrash(x.task, x.machine.Name(), x.version, 2)
 		return
 	}
-	if o := t.cell.Machine(x.roomy); o != nil && p != nil && p.Current() && !x.tied && x.asJob == surelyNot && t.takesOf(x.job, p.TaskSpec(), o) {
+	if o := t.cell.Machine(x.roomy); o != nil && p != nil && p.Current() && x.asJob == surelyNot && t.takesOf(x.job, p.TaskSpec(), o) {
 		t.w.fail("S42: copy %v crashed %d times in a row on %s and stays there, and %s has room for it", x.id, crashesInARow, x.machine.Name(), o.Name())
 	}
+}
+
+// unsureOf notes that the model does not know what the cell remembers of a task.
+func (t *truth) unsureOf(task *cell.Task) {
+	if t.paired.rows[task] == nil {
+		t.paired.rows[task] = &crashRow{}
+	}
+	t.paired.rows[task].unsure = true
 }

@@ -65,6 +65,7 @@ var Marks = map[string]string{
 	"update rolled back":                        "a job returns to its last healthy spec",
 	"canary runs":                               "a task tries a version that was not promoted",
 	"bands collapse":                            "an admin said within which bands nobody gives way",
+	"waits for a copy that stopped already":     "a task waits for the room of a copy that stops for another reason than preemption",
 	"gave way within a band":                    "a task gave way to one of a higher priority of the same band",
 	"victim told ahead":                         "a victim has a notice before its SIGTERM",
 	"slot of a cron job run":                    "a run was begun for it",

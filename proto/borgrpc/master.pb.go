@@ -3046,7 +3046,7 @@ func (x *AddMachineResponse) GetName() string {
 // safe can be drained together.
 type SafeToDrainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most 1,000; empty: find some that can go together.
+	// At most 1,000, each judged once; empty: find some that can go together.
 	Machines []string `protobuf:"bytes,1,rep,name=machines,proto3" json:"machines,omitempty"`
 	// Find them among those with these labels or attributes.
 	Selector string `protobuf:"bytes,2,opt,name=selector,proto3" json:"selector,omitempty"`
