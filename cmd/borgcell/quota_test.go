@@ -18,7 +18,7 @@ import (
 
 // TestQuotaUnderSubmitsAndFailOvers has many clients of one user submit, resize, update
 // and kill at the same time while elected masters die. What is let in is never beyond
-// the quota, at any read and in the end; what was acknowledged is there, and what was
+// the quota in the end, nor beyond twice the quota at any read, with what stops; what was acknowledged is there, and what was
 // refused is not.
 func TestQuotaUnderSubmitsAndFailOvers(t *testing.T) {
 	alongside(t)
@@ -191,8 +191,9 @@ func (q *quotaRun) look(t *testing.T, stop chan struct{}, limitGiB int64) {
 		}
 		for _, u := range resp.Quotas {
 			q.most = max(q.most, u.Used.GetMemBytes())
-			if u.Used.GetMemBytes() > limitGiB<<30 {
-				t.Errorf("at index %d %d GiB of %v are charged, and %d are granted", resp.Index, u.Used.GetMemBytes()>>30, u.Band, limitGiB)
+			// As much again may stop: what was killed is charged until it is gone.
+			if u.Used.GetMemBytes() > 2*limitGiB<<30 {
+				t.Errorf("at index %d %d GiB of %v are charged, and %d are granted, with as much that may stop", resp.Index, u.Used.GetMemBytes()>>30, u.Band, limitGiB)
 			}
 		}
 		q.looks++

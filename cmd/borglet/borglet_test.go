@@ -132,7 +132,13 @@ func newMachine(t testing.TB, runtime string, flags ...string) *machine {
 				t.Logf("%s:\n%s", path, text)
 			}
 		}
-		if err := os.RemoveAll(base); err != nil {
+		// A process that the sweep has killed may still be ending.
+		for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+			if err = os.RemoveAll(base); err == nil || time.Now().After(deadline) {
+				break
+			}
+		}
+		if err != nil {
 			t.Errorf("remove the borglet's directory: %v", err)
 		}
 	})

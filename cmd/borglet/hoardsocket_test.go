@@ -1,10 +1,12 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -104,7 +106,8 @@ func keepInBacklog(dir string, kind, connections int) error {
 	if err != nil {
 		return err
 	}
-	address := &unix.SockaddrUnix{Name: "@hoard"}
+	// Hoarders on one machine may share its network, and so its abstract names.
+	address := &unix.SockaddrUnix{Name: fmt.Sprintf("@hoard-%d", time.Now().UnixNano())}
 	if err := unix.Bind(listener, address); err != nil {
 		return err
 	}

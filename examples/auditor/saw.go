@@ -444,7 +444,7 @@ func (b *book) sawMachines(from source, req *borgrpc.ListMachinesRequest, resp *
 		b.seen.machines[name] = m
 		// The elected master fills these in; they are not in the log.
 		logged := proto.CloneOf(m)
-		logged.Status.UnknownTasks, logged.Status.Used = nil, nil
+		logged.Status.UnknownTasks, logged.Status.Used, logged.Status.CertificateUntilWallNs = nil, nil, 0
 		b.same(from, "machine "+name, index, logged)
 		b.check("capacity", within(s.GetLimits(), m.GetSpec().GetCapacity()), "%s holds %v of %v", who, s.GetLimits(), m.GetSpec().GetCapacity())
 		var newest order
