@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -115,29 +116,65 @@ func placedBy(j *cell.Job, index uint32) *borgpb.JobSpec {
 	return j.Spec()
 }
 
+// roomWaiter is a task or an alloc that was placed just now and waits for room.
+type roomWaiter struct {
+	name, user string
+	mode       borgpb.Preempt
+	priority   int32
+	waitNs     int64
+	// Copies for whose room its own placement waits.
+	after []cell.CopyID
+}
+
+// taskWaits returns what a task waits for by itself. What its alloc waits for was told the
+// time of the alloc set.
+func taskWaits(p *cell.Copy, j *cell.Job) *roomWaiter {
+	spec := placedBy(j, p.Index())
+	after := p.After()
+	if a := p.Alloc(); a != nil {
+		of := a.After()
+		after = slices.DeleteFunc(after, func(id cell.CopyID) bool { return slices.Contains(of, id) })
+	}
+	return &roomWaiter{p.TaskID().String(), j.Key().User, spec.GetPreempt(), spec.GetPriority(), spec.GetPreemptWaitNs(), after}
+}
+
+func allocWaits(a *cell.Alloc) *roomWaiter {
+	spec := a.Set().Spec()
+	return &roomWaiter{a.Name(), a.Set().Key().User, spec.GetPreempt(), spec.GetPriority(), spec.GetPreemptWaitNs(), a.After()}
+}
+
+// limitNs is the time that it leaves those whose place it takes.
+func (x *roomWaiter) limitNs() int64 {
+	switch {
+	case x.waitNs != 0:
+		return x.waitNs
+	case x.priority >= 120:
+		return 10 * second
+	}
+	return 30 * second
+}
+
 // hurries looks at the copies for whose room one waits that was placed just now: of those
 // that stopped already and whose place it may take none has longer than it waits.
-func (t *truth) hurries(p *cell.Copy, j *cell.Job, m *cell.Machine) {
-	spec := placedBy(j, p.Index())
-	waitNs, by := spec.GetPreemptWaitNs(), spec.GetPriority()
-	if !t.w.swarm.bands || waitNs == 0 || spec.GetPreempt() == borgpb.Preempt_PREEMPT_NEVER {
+func (t *truth) hurries(x *roomWaiter, m *cell.Machine) {
+	if !t.w.swarm.bands || x.mode == borgpb.Preempt_PREEMPT_NEVER {
 		return
 	}
 	production := func(p int32) bool { return p >= 120 && p < 360 }
-	for _, id := range p.After() {
+	for _, id := range x.after {
 		v := m.Copy(id)
-		if v == nil || v.State() != borgpb.AttemptState_ATTEMPT_STATE_STOPPING || v.Priority() >= by || production(by) && production(v.Priority()) {
+		if v == nil || v.State() != borgpb.AttemptState_ATTEMPT_STATE_STOPPING || v.Priority() >= x.priority || production(x.priority) && production(v.Priority()) {
 			continue
 		}
-		mine := spec.GetPreempt() == borgpb.Preempt_PREEMPT_OWN && v.Key().User == j.Key().User
-		if band := cell.BandOf(by); band == cell.BandOf(v.Priority()) && t.banded.collapse[band] && !mine {
+		mine := x.mode == borgpb.Preempt_PREEMPT_OWN && v.Key().User == x.user
+		if band := cell.BandOf(x.priority); band == cell.BandOf(v.Priority()) && t.banded.collapse[band] && !mine {
 			continue
 		}
 		if v.Cause() != borgpb.StopCause_STOP_CAUSE_PREEMPTION {
 			t.w.mark("waits for a copy that stopped already")
 		}
-		if total := v.NoticeNs() + v.GraceNs(); total > waitNs {
-			t.w.fail("S20: %v stops and may take %d ms, and %v, which waits for its room, waits %d ms", v.TaskID(), total/millisecond, p.TaskID(), waitNs/millisecond)
+		if total := v.NoticeNs() + v.GraceNs(); total > x.limitNs() {
+			t.w.fail("S20: %v stops and may take %d ms, and %s, which waits for its room, waits %d ms", v.TaskID(), total/millisecond, x.name, x.limitNs()/millisecond)
 		}
 	}
 }

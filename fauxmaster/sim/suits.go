@@ -30,6 +30,9 @@ func (t *truth) suits(e borgmaster.CommittedEntry, events []cell.Event) {
 	}
 	for i := range events {
 		ev := &events[i]
+		if ev.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_ALLOC && ev.Kind == borgpb.EventKind_EVENT_KIND_SCHEDULE {
+			t.allocPlaced(ev)
+		}
 		if ev.ObjectKind != borgpb.ObjectKind_OBJECT_KIND_TASK {
 			continue
 		}
@@ -43,7 +46,7 @@ func (t *truth) suits(e borgmaster.CommittedEntry, events []cell.Event) {
 			t.gaveWay(ev, p)
 		case ev.Kind == borgpb.EventKind_EVENT_KIND_SCHEDULE && p != nil && p.Current():
 			t.placed(p, j, m)
-			t.hurries(p, j, m)
+			t.hurries(taskWaits(p, j), m)
 			if p.Saves() == "" {
 				t.inView(p, m, grew)
 			}
@@ -56,6 +59,17 @@ func (t *truth) suits(e borgmaster.CommittedEntry, events []cell.Event) {
 				}
 			}
 		}
+	}
+}
+
+// allocPlaced looks at an alloc that has a machine.
+func (t *truth) allocPlaced(ev *cell.Event) {
+	set := t.cell.AllocSet(ev.Key)
+	if set == nil || set.UID() != ev.UID {
+		return
+	}
+	if a := set.Alloc(ev.Task); a != nil && a.Machine() != nil && a.Attempt() == ev.Attempt {
+		t.hurries(allocWaits(a), a.Machine())
 	}
 }
 
