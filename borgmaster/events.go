@@ -1,7 +1,6 @@
 package borgmaster
 
 import (
-	"slices"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -64,8 +63,7 @@ func (a *masterAPI) Events(req *borgrpc.EventsRequest, stream borgrpc.MasterServ
 	filter := eventFilter{job: req.GetJob(), machine: req.GetMachine(), fromIndex: req.GetFromIndex()}
 	filter.seen = func(events []*borgpb.Event) []*borgpb.Event { return a.m.seenEvents(stream.Context(), events) }
 	from, end, oldestIndex := ring.seek(req.GetFromIndex(), filter.owner())
-	past := ring.collect(from, end, filter, int(req.GetLast()))
-	if err := sendEvents(stream, past, oldestIndex); err != nil || !req.GetFollow() {
+	if err := ring.sendHeld(stream.Send, from, end, filter, int(req.GetLast()), oldestIndex); err != nil || !req.GetFollow() {
 		return err
 	}
 	for from = end; ; {
@@ -93,19 +91,45 @@ func (a *masterAPI) Events(req *borgrpc.EventsRequest, stream borgrpc.MasterServ
 	}
 }
 
-// collect returns the events in [from, end) that match and are still held, at most the
-// last ones.
-func (r *eventRing) collect(from, end uint64, filter eventFilter, last int) []*borgpb.Event {
-	var picked []*borgpb.Event
+// sendHeld sends the events in [from, end) that match and are still held, a page at a time:
+// a client that reads nothing holds one page. With last, only the last ones. It sends at
+// least one message, so that even an empty history says from where on it is complete.
+func (r *eventRing) sendHeld(send func(*borgrpc.EventsResponse) error, from, end uint64, filter eventFilter, last int, oldestIndex uint64) error {
+	skip := 0
+	if last > 0 {
+		r.pages(from, end, filter, func(picked []*borgpb.Event) error {
+			skip += len(picked)
+			return nil
+		})
+		skip = max(skip-last, 0)
+	}
+	sent := false
+	err := r.pages(from, end, filter, func(picked []*borgpb.Event) error {
+		n := min(skip, len(picked))
+		skip -= n
+		if picked = picked[n:]; len(picked) == 0 {
+			return nil
+		}
+		sent = true
+		return send(&borgrpc.EventsResponse{Events: picked, OldestIndex: oldestIndex})
+	})
+	if err != nil || sent {
+		return err
+	}
+	return send(&borgrpc.EventsResponse{OldestIndex: oldestIndex})
+}
+
+// pages calls f with the events in [from, end) that match and are still held, in pieces,
+// until it returns an error.
+func (r *eventRing) pages(from, end uint64, filter eventFilter, f func([]*borgpb.Event) error) error {
 	for from < end {
 		events, next := r.readHeld(from, end, eventsPerMessage)
-		picked = append(picked, pick(events, filter)...)
-		if last > 0 && len(picked) > last {
-			picked = slices.Clone(picked[len(picked)-last:])
+		if err := f(pick(events, filter)); err != nil {
+			return err
 		}
 		from = next
 	}
-	return picked
+	return nil
 }
 
 func pick(events []cell.Event, filter eventFilter) []*borgpb.Event {
@@ -119,18 +143,4 @@ func pick(events []cell.Event, filter eventFilter) []*borgpb.Event {
 		return picked
 	}
 	return filter.seen(picked)
-}
-
-// sendEvents sends at least one message, so that even an empty history says
-// from where on it is complete.
-func sendEvents(stream borgrpc.MasterService_EventsServer, events []*borgpb.Event, oldestIndex uint64) error {
-	for {
-		n := min(len(events), eventsPerMessage)
-		if err := stream.Send(&borgrpc.EventsResponse{Events: events[:n], OldestIndex: oldestIndex}); err != nil {
-			return err
-		}
-		if events = events[n:]; len(events) == 0 {
-			return nil
-		}
-	}
 }

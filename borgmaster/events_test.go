@@ -1,6 +1,7 @@
 package borgmaster
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
@@ -34,7 +35,7 @@ func TestRingKeepsTheLatest(t *testing.T) {
 	if !ok || end-from < maxEvents-eventSlack || end-from > maxEvents || events[0].Index != oldest || next != from+2 {
 		t.Errorf("a full ring begins at index %d (%v), is complete from %d and holds %d", events[0].Index, ok, oldest, end-from)
 	}
-	if picked := r.collect(from, end, eventFilter{job: "a/j1"}, 4); len(picked) != 4 || picked[3].Object != "a/j1" {
+	if picked, _ := heldOf(&r, from, end, eventFilter{job: "a/j1"}, 4); len(picked) != 4 || picked[3].Object != "a/j1" {
 		t.Errorf("the last 4 of job a/j1 = %v", picked)
 	}
 	// Asked for more than there is yet: what comes before it is not told.
@@ -42,6 +43,48 @@ func TestRingKeepsTheLatest(t *testing.T) {
 	fill(&r, 16+maxEvents, 6)
 	if events, _, ok := r.read(end, 10, ""); !ok || len(events) != 6 || len(pick(events, ahead)) != 2 {
 		t.Errorf("from index %d, ahead of the ring: %d of %d events (%v), want 2 of 6", ahead.fromIndex, len(pick(events, ahead)), len(events), ok)
+	}
+}
+
+// heldOf returns what sendHeld sends, and of how many events its largest message is.
+func heldOf(r *eventRing, from, end uint64, filter eventFilter, last int) (all []*borgpb.Event, largest int) {
+	messages := 0
+	r.sendHeld(func(resp *borgrpc.EventsResponse) error {
+		messages++
+		all, largest = append(all, resp.Events...), max(largest, len(resp.Events))
+		return nil
+	}, from, end, filter, last, 7)
+	if messages == 0 {
+		panic("no message says from where on the history is complete")
+	}
+	return all, largest
+}
+
+// TestHeldEventsAreSentInPages: a history is never built as a whole, so a client that reads
+// nothing holds one page of it, and the last ones are the right ones over pages.
+func TestHeldEventsAreSentInPages(t *testing.T) {
+	var r eventRing
+	fill(&r, 1, 5*eventsPerMessage+10)
+	from, end, _ := r.seek(0, "")
+	for _, last := range []int{0, 1, 4, eventsPerMessage, 2*eventsPerMessage + 3, 100 * eventsPerMessage} {
+		for _, job := range []string{"", "a/j1", "nobody/x"} {
+			filter := eventFilter{job: job}
+			want, _, _ := r.read(from, maxEvents, "")
+			matching := pick(want, filter)
+			if last > 0 && len(matching) > last {
+				matching = matching[len(matching)-last:]
+			}
+			got, largest := heldOf(&r, from, end, filter, last)
+			if len(got) != len(matching) || largest > eventsPerMessage || len(got) > 0 && got[0].Index != matching[0].Index {
+				t.Errorf("the last %d of %q: %d events, at most %d in a message; want %d", last, job, len(got), largest, len(matching))
+			}
+		}
+	}
+	stop := errors.New("stop")
+	sent := 0
+	err := r.sendHeld(func(*borgrpc.EventsResponse) error { sent++; return stop }, from, end, eventFilter{}, 0, 7)
+	if !errors.Is(err, stop) || sent != 1 {
+		t.Errorf("after a message that could not be sent: %v, %d messages", err, sent)
 	}
 }
 
