@@ -41,8 +41,9 @@ const (
 	// Half-open connections are kept by so many clients, each with so many.
 	hostileClients, hostileEach = 10, 400
 	// Memory that one user may make a replica hold by what docs/limits.md states: requests
-	// that no handler has taken, answers that are not read, changes that wait.
-	hostileBudgetMiB = 32 + 64 + 8
+	// that no handler has taken, answers that are not read, changes that wait, half-open
+	// connections of its address.
+	hostileBudgetMiB = 32 + 64 + 8 + 48
 	// Users who work meanwhile.
 	hostileVictims = 4
 	// Tasks of theirs that run all the while.
