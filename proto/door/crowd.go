@@ -60,6 +60,8 @@ type crowd struct {
 
 // presentUser is what a user and its tasks have at a door.
 type presentUser struct {
+	// Bytes of answers that were not read, on all connections.
+	answers atomic.Int64
 	// Connections, with mu.
 	flows map[*inflow]bool
 	// Calls under way.
@@ -108,8 +110,6 @@ func (c *crowd) hangUpLargest(of *presentUser) {
 type present struct {
 	// His connections. Changed with mu.
 	conns atomic.Int64
-	// Bytes of answers that he has not read, on all of them.
-	answers atomic.Int64
 }
 
 func newCrowd() *crowd {
@@ -154,7 +154,7 @@ func (c *crowd) admit(conn net.Conn, name identity.Name) (net.Conn, *present, *i
 			delete(c.users, whoUses(name))
 		}
 	}
-	counted := &countedConn{Conn: buffered(conn, flow), leave: sync.OnceFunc(func() { c.less(leave) })}
+	counted := &countedConn{Conn: buffered(conn, flow), leave: sync.OnceFunc(func() { c.less(leave); flow.out.close() })}
 	flow.hangUp = func() { counted.Close() }
 	return counted, here, flow, nil
 }

@@ -83,6 +83,7 @@ const (
 	messageHeadBytes = 5
 
 	frameData      = 0x0
+	frameHeaders   = 0x1
 	frameReset     = 0x3
 	flagEndStream  = 0x1
 	flagPadded     = 0x8
@@ -115,10 +116,12 @@ type inflow struct {
 	padNext bool
 	// Calls whose messages may go on, by stream.
 	calls map[uint32]*receiving
+	// What is written to the connection.
+	out *outflow
 }
 
 func newInflow(c *crowd, user *presentUser) *inflow {
-	return &inflow{crowd: c, user: user, preface: prefaceBytes, calls: make(map[uint32]*receiving)}
+	return &inflow{crowd: c, user: user, preface: prefaceBytes, calls: make(map[uint32]*receiving), out: newOutflow()}
 }
 
 func (f *inflow) stream() uint32 { return binary.BigEndian.Uint32(f.head[5:]) & (1<<31 - 1) }
@@ -133,7 +136,7 @@ func (f *inflow) begin(limit int64) *receiving {
 			}
 		}
 	}
-	r := &receiving{flow: f, limit: limit}
+	r := &receiving{flow: f, limit: limit, out: f.out.begin(f.stream())}
 	f.calls[f.stream()] = r
 	return r
 }
@@ -180,8 +183,11 @@ func (f *inflow) beginFrame() {
 
 func (f *inflow) endFrame() {
 	f.headN = 0
-	if f.head[3] == frameReset || f.head[4]&flagEndStream != 0 && f.head[3] <= 1 {
+	if f.head[3] == frameReset || f.head[4]&flagEndStream != 0 && f.head[3] <= frameHeaders {
 		delete(f.calls, f.stream())
+	}
+	if f.head[3] == frameReset {
+		f.out.wrote(f.stream())
 	}
 }
 
@@ -213,6 +219,8 @@ func (f *inflow) payload(b []byte) error {
 type receiving struct {
 	flow  *inflow
 	limit int64
+	// The same call on its way out.
+	out *answering
 
 	// Of the present message; only the goroutine that reads uses these: its head, how
 	// much of that has come, and how much of the rest has yet to come.
@@ -350,6 +358,14 @@ func (c *bufferedConn) Read(b []byte) (int, error) {
 			c.Close()
 			return 0, refused
 		}
+	}
+	return n, err
+}
+
+func (c *bufferedConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if c.flow != nil {
+		c.flow.out.feed(b[:n])
 	}
 	return n, err
 }

@@ -21,9 +21,9 @@ const (
 	// call, and to read each message of the answer. Then his connection is closed: what
 	// is held for him is needed.
 	slowTimeout = 30 * time.Second
-	// maxAnswersOfOne bounds the answers that wait for one caller to read them, on all
-	// his connections.
-	maxAnswersOfOne = 64 << 20
+	// maxAnswersOfUser bounds the answers that wait for one user, with its tasks, to read
+	// them, on all connections.
+	maxAnswersOfUser = 64 << 20
 )
 
 // TooMuch is the answer to a call that is not served now, and worth another try later.
@@ -51,7 +51,7 @@ func RetryAfter(err error) time.Duration {
 // patience ends the connection of a caller who keeps a call waiting for too long.
 type patience struct {
 	timer *time.Timer
-	// Of the caller, on all his connections: bytes of answers that he has not read.
+	// Of the user, on all its connections: bytes of answers that were not read.
 	answers *atomic.Int64
 	held    atomic.Int64
 	// Called when the call has ended; of its handler's goroutine.
@@ -96,8 +96,8 @@ func (p *patience) answer(caller identity.Name, resp any) error {
 	}
 	n := int64(proto.Size(m))
 	p.held.Add(n)
-	if p.answers.Add(n) > maxAnswersOfOne && n > 0 {
-		return TooMuch(caller.Words()+" has too many answers that it does not read", time.Second)
+	if p.answers.Add(n) > maxAnswersOfUser && n > 0 {
+		return TooMuch(caller.Words()+": its user has too many answers that nobody reads", time.Second)
 	}
 	p.begin()
 	return nil
@@ -115,7 +115,16 @@ func (callCounter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Cont
 	if !ok || info.hangUp == nil || info.name.Role == identity.Master {
 		return ctx
 	}
-	return context.WithValue(ctx, patienceKey{}, &patience{timer: time.AfterFunc(slowTimeout, info.hangUp), answers: &info.here.answers})
+	return context.WithValue(ctx, patienceKey{}, &patience{timer: time.AfterFunc(slowTimeout, info.hangUp), answers: info.answers()})
+}
+
+// answers counts the bytes of answers that the caller's user has not read. Those of masters
+// and schedulers are not added up.
+func (i authInfo) answers() *atomic.Int64 {
+	if i.flow != nil {
+		return &i.flow.user.answers
+	}
+	return new(atomic.Int64)
 }
 
 // authOf is who is on the other end of the connection of a call that is being served, be it
@@ -130,41 +139,55 @@ func authOf(ctx context.Context) (authInfo, bool) {
 }
 
 func (callCounter) HandleRPC(ctx context.Context, s stats.RPCStats) {
-	var by int32
 	switch s := s.(type) {
 	case *stats.Begin:
-		by = 1
 		if r := receivingOf(ctx); r != nil && s.IsClientStream {
 			r.streams.Store(true)
 		}
+		countCall(ctx, 1)
 	case *stats.InPayload:
 		patienceOf(ctx).end()
 		// The one request of a call is held until it is answered.
 		if r := receivingOf(ctx); r != nil && r.streams.Load() {
 			r.take(int64(s.WireLength))
 		}
-		return
 	case *stats.End:
-		by = -1
-		if p := patienceOf(ctx); p != nil {
+		endCall(ctx)
+	}
+}
+
+// endCall is called when gRPC reports the end of a call: its answer waits to be written. The
+// call and its answer count until they are, and the client has as long for that as for
+// each message.
+func endCall(ctx context.Context) {
+	p, r := patienceOf(ctx), receivingOf(ctx)
+	if p != nil && p.atEnd != nil {
+		p.atEnd()
+	}
+	release := func() {
+		if p != nil {
 			p.end()
 			p.answers.Add(-p.held.Load())
-			if p.atEnd != nil {
-				p.atEnd()
-			}
 		}
-		if r := receivingOf(ctx); r != nil {
-			r.end()
-		}
-	default:
+		countCall(ctx, -1)
+	}
+	if r == nil {
+		release()
 		return
 	}
+	r.end()
+	p.begin()
+	r.flow.out.ended(r.out, release)
+}
+
+// countCall adds to the calls that the connection, and its user, have under way.
+func countCall(ctx context.Context, n int32) {
 	info, ok := authOf(ctx)
 	if !ok || info.calls == nil {
 		return
 	}
-	info.calls.Add(by)
+	info.calls.Add(n)
 	if info.flow != nil {
-		info.flow.user.calls.Add(int64(by))
+		info.flow.user.calls.Add(int64(n))
 	}
 }

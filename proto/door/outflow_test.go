@@ -1,0 +1,203 @@
+package door
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	mathrand "math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"borg/identity"
+	"borg/proto/borgrpc"
+)
+
+// largeAnswers answers GetCell with 2 MiB.
+type largeAnswers struct {
+	borgrpc.UnimplementedMasterServiceServer
+	text string
+}
+
+func (l *largeAnswers) GetCell(context.Context, *borgrpc.GetCellRequest) (*borgrpc.GetCellResponse, error) {
+	return &borgrpc.GetCellResponse{Build: l.text}, nil
+}
+
+// call makes a whole call with an empty message.
+func (c *rawConn) call(method string) uint32 {
+	c.t.Helper()
+	var head bytes.Buffer
+	h := hpack.NewEncoder(&head)
+	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "https"}, {":path", method}, {":authority", "master"}, {"content-type", "application/grpc"}, {"te", "trailers"}} {
+		_ = h.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]})
+	}
+	stream := c.next
+	c.next += 2
+	if err := c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: head.Bytes(), EndHeaders: true}); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := c.framer.WriteData(stream, true, make([]byte, messageHeadBytes)); err != nil {
+		c.t.Fatal(err)
+	}
+	return stream
+}
+
+// TestAnswersThatNoWindowTakes has a user ask for large answers and open no window for them,
+// by a raw client. gRPC has ended these calls as soon as their answers wait, and they
+// count all the same: beyond the bound the user's calls are refused, and when the user gives
+// the calls up, they are served again.
+func TestAnswersThatNoWindowTakes(t *testing.T) {
+	ca, err := identity.NewAuthority("test", time.Now(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := func(role identity.Role, id string) *identity.Source {
+		s, err := ca.Source(identity.Name{Cell: "test", Role: role, ID: id}, time.Now(), time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	l, err := Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const answerBytes, calls = 2 << 20, 100
+	s := NewServer(Config{Identity: source(identity.Master, "1")})
+	borgrpc.RegisterMasterServiceServer(s, &largeAnswers{text: strings.Repeat("x", answerBytes)})
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	defer func() { s.Stop(); <-served }()
+	master := identity.Name{Cell: "test", Role: identity.Master}
+	alice := source(identity.User, "alice")
+
+	raw := dialRaw(t, l.Addr().String(), alice, master)
+	if err := raw.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}); err != nil {
+		t.Fatal(err)
+	}
+	var streams []uint32
+	for range calls {
+		streams = append(streams, raw.call("/borgrpc.MasterService/GetCell"))
+	}
+	// Of what is answered only the head comes, of what is refused the end as well.
+	answered, refused := 0, 0
+	_ = raw.conn.SetReadDeadline(time.Now().Add(time.Minute))
+	for answered+refused < calls {
+		f, err := raw.framer.ReadFrame()
+		if err != nil {
+			t.Fatalf("after %d answers and %d refusals: %v", answered, refused, err)
+		}
+		if h, ok := f.(*http2.HeadersFrame); ok {
+			if h.StreamEnded() {
+				refused++
+			} else {
+				answered++
+			}
+		}
+	}
+	if most := maxAnswersOfUser / answerBytes; answered > most || answered < most/2 {
+		t.Errorf("%d answers of 2 MiB wait for a client that opens no window, want at most %d", answered, most)
+	}
+
+	conn, err := Dial(l.Addr().String(), alice, master)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	look := func() error {
+		_, err := borgrpc.NewMasterServiceClient(conn).GetCell(t.Context(), &borgrpc.GetCellRequest{})
+		return err
+	}
+	if err := look(); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("with as many answers waiting another call of the same user: %v, want ResourceExhausted", err)
+	}
+	for _, stream := range streams {
+		if err := raw.framer.WriteRSTStream(stream, http2.ErrCodeCancel); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		if err := look(); err == nil {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatalf("after the waiting calls were given up: %v", err)
+		}
+	}
+}
+
+// TestOutflow writes frames of random sizes in random pieces: a call is released once, when
+// its end is written and gRPC has reported it, in whichever order.
+func TestOutflow(t *testing.T) {
+	seed := mathrand.Uint64()
+	defer func() {
+		if t.Failed() {
+			t.Logf("seed %d", seed)
+		}
+	}()
+	r := mathrand.New(mathrand.NewPCG(seed, 1))
+	o := newOutflow()
+	released := map[uint32]int{}
+	written, ended := map[uint32]bool{}, map[uint32]bool{}
+	calls := map[uint32]*answering{}
+	frame := func(kind, flags byte, stream uint32, n int) []byte {
+		b := append([]byte{byte(n >> 16), byte(n >> 8), byte(n), kind, flags}, binary.BigEndian.AppendUint32(nil, stream)...)
+		return append(b, make([]byte, n)...)
+	}
+	for stream := uint32(1); stream < 200; stream += 2 {
+		calls[stream] = o.begin(stream)
+	}
+	for len(written) < len(calls) || len(ended) < len(calls) {
+		stream := uint32(2*r.IntN(100) + 1)
+		var b []byte
+		switch r.IntN(5) {
+		case 0:
+			b = frame(frameData, 0, stream, r.IntN(5000))
+		case 1:
+			b = frame(0x6, flagEndStream, 0, 8) // the answer to a PING
+		case 2:
+			if !written[stream] {
+				b, written[stream] = frame(frameHeaders, flagEndStream|4, stream, r.IntN(100)), true
+			}
+		case 3:
+			if !written[stream] {
+				b, written[stream] = frame(frameReset, 0, stream, 4), true
+			}
+		case 4:
+			if !ended[stream] {
+				ended[stream] = true
+				o.ended(calls[stream], func() { released[stream]++ })
+			}
+		}
+		for len(b) > 0 {
+			n := min(1+r.IntN(3000), len(b))
+			o.feed(b[:n])
+			b = b[n:]
+		}
+		for s := range calls {
+			want := 0
+			if written[s] && ended[s] {
+				want = 1
+			}
+			if released[s] != want {
+				t.Fatalf("call %d: written %t, ended %t, released %d times", s, written[s], ended[s], released[s])
+			}
+		}
+	}
+	if len(o.calls) != 0 {
+		t.Errorf("%d calls are still followed", len(o.calls))
+	}
+	late := o.begin(999)
+	n := 0
+	o.ended(late, func() { n++ })
+	o.close()
+	o.ended(o.begin(1001), func() { n++ })
+	if n != 2 {
+		t.Errorf("%d of 2 calls were released with the connection", n)
+	}
+}
