@@ -90,7 +90,7 @@ func (g *Gate) cannotRead(c *cell.Cell, caller identity.Name, key cell.JobKey) s
 	if s := c.AllocSet(key); s != nil && lens.AllocSet(s) {
 		return ""
 	}
-	return "there is no job " + key.String()
+	return "there is no job or alloc set " + key.String()
 }
 
 // cannotEnd is the refusal of an end of a job or alloc set: what changes one that lives

@@ -17,7 +17,7 @@ import (
 // maxValidated is how many ops one request may ask about.
 const maxValidated = 256
 
-// Validate answers as Mutate would, by the same checks on the cell as it is now, and
+// Validate predicts what Mutate would answer, by the same checks on the cell as it is now, and
 // puts nothing into the log.
 func (a *masterAPI) Validate(ctx context.Context, req *borgrpc.ValidateRequest) (*borgrpc.ValidateResponse, error) {
 	if n := len(req.GetOps()); n < 1 || n > maxValidated {

@@ -4,10 +4,10 @@
 // The bugs are not chosen by hand. Package mutation/plant finds every place
 // where one of its operators applies; a sample of them, drawn by -seed, goes
 // into one build, and each run switches one on by its number. First every test
-// runs once to see which mutants it passes. A mutant is then run under the tests
-// that pass it: those of its own package, then those of others, quickest first,
+// runs once to see which mutants it reaches. A mutant is then run under the tests
+// that reach it: those of its own package, then those of others, quickest first,
 // then the simulator. It is killed by the first that fails or takes more than
-// three times as long as without it.
+// 10 s plus three times as long as without it.
 //
 // Results go to -state as they come, so an interrupted run goes on where it
 // stopped. Mutants that change nothing anyone could see are listed, with the

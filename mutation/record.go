@@ -41,7 +41,7 @@ func (r *run) record(ctx context.Context, b *build) ([]*test, error) {
 	for seed := range r.seeds {
 		all = append(all, &test{pkg: simulator, name: strconv.Itoa(seed + 1)})
 	}
-	fmt.Printf("run %d tests to see which mutants they pass\n", len(all))
+	fmt.Printf("run %d tests to see which mutants they reach\n", len(all))
 	next := make(chan *test)
 	var wg sync.WaitGroup
 	var mu sync.Mutex // guards passed and done
@@ -80,7 +80,7 @@ func (r *run) record(ctx context.Context, b *build) ([]*test, error) {
 // recordLimit is how long a test may take at most; one that takes longer is left out.
 const recordLimit = 10 * time.Minute
 
-// watch runs the test and stores which mutants it passes.
+// watch runs the test and stores which mutants it reaches.
 func (b *build) watch(ctx context.Context, t *test, seen string) error {
 	if err := os.WriteFile(seen, make([]byte, len(b.mutants)+1), 0o644); err != nil {
 		return err

@@ -108,7 +108,7 @@ func (r *run) try(ctx context.Context, t *tree, mutants []*plant.Mutant, results
 	return context.Cause(ctx)
 }
 
-// one runs the n-th mutant under the tests that pass it.
+// one runs the n-th mutant under the tests that reach it.
 func (r *run) one(ctx context.Context, b *build, tests []*test, n int) *result {
 	m := b.mutants[n-1]
 	res := &result{ID: m.ID(), Place: m.String(), Package: b.tree.short(m.Package), Operator: string(m.Operator)}
@@ -138,8 +138,8 @@ func (r *run) one(ctx context.Context, b *build, tests []*test, n int) *result {
 	return res
 }
 
-// groupsFor returns the tests that pass the n-th mutant, those of one package
-// together: first its own package's, then the simulator's last, others by time.
+// groupsFor returns the tests that reach the n-th mutant, those of one package
+// together: its own package's first, then other packages' by time, the simulator's last.
 func groupsFor(tests []*test, own string, n int) [][]*test {
 	of := map[string][]*test{}
 	for _, t := range tests {

@@ -29,8 +29,8 @@ type headroomKey struct {
 	below int32
 }
 
-// maxHeadrooms bounds the headrooms that are kept for one cell. Further classes share one that
-// is at least as large as theirs.
+// maxHeadrooms bounds the headrooms that are kept for one cell. Beyond it all further
+// classes of a view share one that is at least as large as theirs.
 const maxHeadrooms = 24
 
 // anyPriority is above all priorities.

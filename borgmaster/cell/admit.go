@@ -150,7 +150,7 @@ func (c *Cell) chargeUser(user string, was, now charge) {
 	if c.quotas.used == nil || len(was) == 0 && len(now) == 0 {
 		return
 	}
-	// What comes first: minus stops at nothing.
+	// Add before subtracting, because minus clamps at zero.
 	if sum := c.quotas.used[user].plus(now).minus(was); len(sum) > 0 {
 		c.quotas.used[user] = sum
 	} else {

@@ -57,7 +57,7 @@ func (c *Cell) dies(was, now StateUse, d grave) {
 	c.graveyard.crowded = append(c.graveyard.crowded, user)
 }
 
-// overDead reports whether a user holds more dead objects than his budget.
+// overDead reports whether a user holds more dead objects than their budget.
 func (c *Cell) overDead(user string) bool {
 	u := c.stateUse.byUser[user]
 	return u != nil && slices.ContainsFunc(Measures, func(m Measure) bool { return MeasuresDead(m) && u[m] > c.StateBudget(user, m) })
@@ -67,8 +67,8 @@ func (c *Cell) overDead(user string) bool {
 // ended.
 func (c *Cell) followed(d grave) bool { return !d.isSet && len(c.links.followers[d.key]) > 0 }
 
-// thinDead forgets the oldest dead objects of users who hold more than their budget: what
-// one user leaves behind pushes out nothing of others. Those that a live job starts after
+// thinDead forgets the oldest dead objects of users who hold more than their budget. Within
+// the cell's total, what one user leaves behind pushes out nothing of others. Those that a live job starts after
 // go last.
 func (c *Cell) thinDead() {
 	g := &c.graveyard

@@ -80,7 +80,8 @@ func (c *Cell) reviewPast(t *Task) {
 	}
 }
 
-// deriveLeaving counts everything, before anybody is charged.
+// deriveLeaving counts everything. It must run before countUse: while quotas.used is nil
+// chargeUser does nothing, so that nothing is charged twice.
 func (c *Cell) deriveLeaving() {
 	c.leaving = nil
 	for _, m := range c.machineList {
@@ -113,7 +114,7 @@ func (c *Cell) stillStops(user string) string {
 			continue
 		}
 		if p := j.firstStopping(); p != nil {
-			words = append(words, fmt.Sprintf("%s (%d, within %s of its end)", j.key, j.stopping, spanText(p.stop.noticeNs+p.stop.graceNs)))
+			words = append(words, fmt.Sprintf("%s (%d tasks, each at most %s after it was told to stop)", j.key, j.stopping, spanText(p.stop.noticeNs+p.stop.graceNs)))
 		}
 	}
 	return strings.Join(words, ", ")
@@ -173,5 +174,11 @@ func (c *Cell) checkLeaving() error {
 	return nil
 }
 
-// spanText says a time in whole seconds.
-func spanText(ns int64) string { return fmt.Sprintf("%d s", (ns+second-1)/second) }
+// spanText says a time in hours where it is some, otherwise in whole seconds.
+func spanText(ns int64) string {
+	const hour = 3600 * second
+	if ns >= hour && ns%hour == 0 {
+		return fmt.Sprintf("%d h", ns/hour)
+	}
+	return fmt.Sprintf("%d s", (ns+second-1)/second)
+}

@@ -134,9 +134,9 @@ func (c *Cell) askedByAdmin() bool {
 	return who.GetUser() != "" && who.GetTask() == "" && c.Has(who.User, Admin)
 }
 
-// checkState refuses what makes a user hold more of the state than his budget, or the
+// checkState refuses what makes a user hold more of the state than their budget, or the
 // cell more than its total. priority is that of the object: production may use the
-// reserve of the total. An admin asks nobody's budget, and may use the reserve.
+// reserve of the total, and so may an admin, whom the user's budget does not bind.
 func (c *Cell) checkState(user string, priority int32, more *StateUse) *borgpb.Refusal {
 	isAdmin := c.askedByAdmin()
 	used, all := c.stateInTrial(user)

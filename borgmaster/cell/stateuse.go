@@ -56,8 +56,8 @@ func StateMemory(u *StateUse) (bytes int64) {
 	return bytes
 }
 
-// stateUse counts what jobs and alloc sets of each user hold of the state. Files and
-// secrets have counts of their own. All of it is derived.
+// stateUse counts what jobs, alloc sets and volumes of each user hold of the state. Files,
+// secrets, requests and copies that stop have counts of their own. All of it is derived.
 type stateUse struct {
 	byUser map[string]*StateUse
 	cell   StateUse

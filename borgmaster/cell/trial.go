@@ -36,7 +36,7 @@ func (t *Trial) Check(c *Cell, op *borgpb.Op) *borgpb.Refusal {
 	if err != nil {
 		return malformed("not an Op")
 	}
-	// A copy of the cell's head, because checks read there who asks.
+	// A shallow copy, so that setting now does not touch the cell.
 	d := *c
 	d.index++
 	read, r := decodeOp(data, d.format, new(submitOp))
