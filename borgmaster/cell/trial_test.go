@@ -78,7 +78,7 @@ func TestTrialOfSeveral(t *testing.T) {
 	wants(new(Trial), submitBy(t, "u", "p", powerful), borgpb.RefusalKind_REFUSAL_KIND_PERMISSION)
 	wants(new(Trial), by("root", submitBy(t, "u", "p", powerful)), fine)
 	l.do(addMachine("m1", 1000, 1<<30))
-	l.do(&borgpb.Op{Op: &borgpb.Op_SetQuotaPolicy{SetQuotaPolicy: &borgpb.SetQuotaPolicy{Enforce: proto.Bool(true)}}})
+	l.do(&borgpb.Op{Op: &borgpb.Op_SetQuotaPolicy{SetQuotaPolicy: &borgpb.SetQuotaPolicy{Enforce: new(true)}}})
 	l.do(&borgpb.Op{Op: &borgpb.Op_SetQuota{SetQuota: &borgpb.SetQuota{User: "v", Band: borgpb.Band_BAND_BATCH, Limit: &borgpb.Resources{CpuMilli: 10, MemBytes: 1000}}}})
 	trial = new(Trial)
 	wants(trial, submitBy(t, "v", "a", service(6, 100, 1, 1)), fine)

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"strings"
 
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -36,17 +37,17 @@ func (s *session) whyDead(n jobName) (bool, error) {
 	}
 	for _, how := range order {
 		all := alike[how]
-		text := ""
+		var text strings.Builder
 		for i, index := range all[:min(len(all), maxDeadNamed)] {
 			if i > 0 {
-				text += ", "
+				text.WriteString(", ")
 			}
-			text += fmt.Sprintf("%s/%d", name, index)
+			fmt.Fprintf(&text, "%s/%d", name, index)
 		}
 		if more := len(all) - maxDeadNamed; more > 0 {
-			text += fmt.Sprintf(" and %d more", more)
+			fmt.Fprintf(&text, " and %d more", more)
 		}
-		s.say("  %s: %s", text, how)
+		s.say("  %s: %s", text.String(), how)
 	}
 	s.progress("who ended it: borgcfg audit %s; what it wrote: borgcfg logs %s/0", name, name)
 	return true, nil

@@ -21,7 +21,6 @@ type lead struct {
 	uid      cell.UID
 	tasks    int
 	finished map[uint32]bool
-	dead     bool
 }
 
 // followModel is what is known of jobs that others start after.

@@ -120,9 +120,9 @@ func (callCounter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Cont
 
 // answers counts the bytes of answers that the caller's user has not read. Those of masters
 // and schedulers are not added up.
-func (i authInfo) answers() *atomic.Int64 {
-	if i.flow != nil {
-		return &i.flow.user.answers
+func (a authInfo) answers() *atomic.Int64 {
+	if a.flow != nil {
+		return &a.flow.user.answers
 	}
 	return new(atomic.Int64)
 }
