@@ -32,13 +32,15 @@ var imports = map[string]struct {
 
 	"proto/borgpb":  {nil, []string{"google.golang.org/grpc"}},
 	"proto/borgrpc": {[]string{"proto/borgpb"}, nil},
-	"proto/door":    {[]string{"identity", "mutant", "proto/borgpb", "proto/door/entrance", "tell/hostpath", "tell/repeat"}, nil},
+	"proto/door":    {[]string{"identity", "mutant", "proto/borgpb", "proto/door/entrance", "proto/weight", "tell/hostpath", "tell/repeat"}, nil},
+	// What an encoded message takes in memory, for the budgets of the cell and for the door.
+	"proto/weight": {nil, []string{"google.golang.org/grpc", "time", "os", "net", "sync"}},
 	// Connections that have not yet said who they are: who is dropped, who computes.
 	"proto/door/entrance": {nil, []string{"google.golang.org/grpc", "os", "crypto/tls"}},
 	// What a later build may say, for the tests of who must bear it.
 	"proto/newer": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc"}},
 
-	"borgmaster/cell": {[]string{"mutant", "proto/borgpb"}, []string{"time", "os", "net", "sync", "context", "math/rand", "math/rand/v2", "log", "log/slog"}},
+	"borgmaster/cell": {[]string{"mutant", "proto/borgpb", "proto/weight"}, []string{"time", "os", "net", "sync", "context", "math/rand", "math/rand/v2", "log", "log/slog"}},
 	// mutant: bugs that the simulator must find.
 	"scheduler": {[]string{"borgmaster/cell", "mutant", "proto/borgpb"}, []string{"google.golang.org/grpc", "github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3", "time", "sync", "context"}},
 	// What tasks will use of what they asked for; imports nobody, so that master and scheduler can share it.
@@ -75,7 +77,7 @@ var imports = map[string]struct {
 	// What a reader may be shown of a cell whose policy of visibility is private.
 	"borgmaster/sight": {[]string{"borgmaster/cell", "mutant", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "time", "context", "os", "net"}},
 	// Who is told of which change of the cell.
-	"borgmaster/watch": {[]string{"borgmaster/cell", "borgmaster/selector", "mutant", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "time", "sync", "context", "os", "net", "math/rand", "math/rand/v2"}},
+	"borgmaster/watch": {[]string{"borgmaster/cell", "borgmaster/selector", "mutant", "proto/borgpb", "proto/borgrpc", "proto/weight"}, []string{"google.golang.org/grpc", "time", "sync", "context", "os", "net", "math/rand", "math/rand/v2"}},
 	// When cron jobs run; it knows time zones, and no cell.
 	"borgmaster/cron": {nil, []string{"google.golang.org/grpc", "sync", "context", "net"}},
 	// What a metric says that an update has for its gate; it asks, and decides nothing.

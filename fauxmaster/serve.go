@@ -12,8 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
-
 	"borg/borgmaster"
 	"borg/borgmaster/audit"
 	"borg/borgmaster/cell"
@@ -66,7 +64,7 @@ type Server struct {
 	master   *borgmaster.Master
 	self     *identity.Source
 	trail    *audit.Trail
-	grpc     *grpc.Server
+	grpc     *door.Server
 	listener net.Listener
 	// Nil: no pages are shown.
 	pages *door.HTTPListener

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"borg/proto/borgpb"
+	"borg/proto/weight"
 )
 
 func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Refusal) {
@@ -43,8 +44,8 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 	if r := c.checkCharge(key, nil, chargeOfSet(spec, uint64(spec.Allocs))); r != nil {
 		return nil, r
 	}
-	weight := weighSet(specBytes)
-	bytes := weight + runBytes + WeighMap(labels) + WeighMap(o.Annotations)
+	specWeight := weighSet(specBytes)
+	bytes := specWeight + runBytes + weight.Map(labels) + weight.Map(o.Annotations)
 	if r := c.checkSetState(key, nil, spec.Priority, int64(spec.Allocs), bytes, len(spec.Volumes) > 0); r != nil {
 		return nil, about(key.String(), r)
 	}
@@ -52,7 +53,7 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 		c.bury(key)
 		s := &AllocSet{
 			key: key, uid: c.newUID(), version: 1, labels: labels, annotations: o.Annotations,
-			specBytes: specBytes, weight: weight, submittedWallNs: c.clock.wallNs, changedWallNs: c.clock.wallNs,
+			specBytes: specBytes, weight: specWeight, submittedWallNs: c.clock.wallNs, changedWallNs: c.clock.wallNs,
 		}
 		s.setSpec(spec)
 		for i := range spec.Allocs {
@@ -71,7 +72,7 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 }
 
 func readAllocSetSpec(data []byte, format uint32) (*borgpb.AllocSetSpec, *borgpb.Refusal) {
-	if _, r := setShape.weighSpec(data); r != nil {
+	if _, r := weighSpec(setShape, data); r != nil {
 		return nil, r
 	}
 	spec := new(borgpb.AllocSetSpec)

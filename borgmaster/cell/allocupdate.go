@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"borg/proto/borgpb"
+	"borg/proto/weight"
 )
 
 // FormatSetUpdates is the format in which alloc sets began to be updated and resized.
@@ -36,7 +37,7 @@ func (c *Cell) checkUpdateAllocSet(o *borgpb.UpdateAllocSet) (commit, *borgpb.Re
 		r = c.checkCharge(s.key, s.charge(), chargeOfSet(u.spec, uint64(u.allocs)))
 	}
 	if r == nil {
-		bytes := weighSet(u.bytes) + runBytes + WeighMap(u.gets.labels) + WeighMap(u.gets.annotations) + u.said.unless(u.gets).textBytes()
+		bytes := weighSet(u.bytes) + runBytes + weight.Map(u.gets.labels) + weight.Map(u.gets.annotations) + u.said.unless(u.gets).textBytes()
 		r = c.checkSetState(s.key, s, u.spec.Priority, int64(u.allocs), bytes, len(u.spec.Volumes) > 0)
 	}
 	if r != nil {

@@ -6,6 +6,7 @@ import (
 
 	"borg/mutant"
 	"borg/proto/borgpb"
+	"borg/proto/weight"
 )
 
 // FormatLabels is the format in which labels began to be ruled, and to be changed
@@ -53,7 +54,7 @@ func (c *Cell) labelsChanged(j *Job) {
 // textBytes is what the labels and annotations of a job or alloc set are charged; those
 // of a machine are charged to nobody.
 func (l *labelled) textBytes() int64 {
-	n := WeighMap(*l.labels) + WeighMap(*l.annotations)
+	n := weight.Map(*l.labels) + weight.Map(*l.annotations)
 	switch o := l.record.(type) {
 	case *Job:
 		return n + o.given.textBytes()

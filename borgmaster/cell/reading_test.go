@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"borg/proto/borgpb"
+	"borg/proto/weight"
 )
 
 // TestAlikeSpecsAreReadOnce wants jobs with the same bytes to share what they say, and
@@ -54,7 +55,7 @@ func TestAlikeSpecsAreReadOnce(t *testing.T) {
 	}
 	// Large ones are bounded together.
 	for i := range 2 * maxReadingsBytes / (maxReadingBytes / 2) {
-		alone.Task.Args = make([]string, maxReadingBytes/elementBytes/2)
+		alone.Task.Args = make([]string, maxReadingBytes/weight.ElementBytes/2)
 		alone.Task.Args[0] = fmt.Sprint(i)
 		if _, r := c.readSpec(JobKey{"alice", "a"}, encode(alone)); r != nil {
 			t.Fatal(r)
@@ -66,7 +67,7 @@ func TestAlikeSpecsAreReadOnce(t *testing.T) {
 	if n := len(c.readings.byBytes); n > maxReadings {
 		t.Errorf("%d specs are remembered, at most %d should be", n, maxReadings)
 	}
-	alone.Task.Args = make([]string, maxReadingBytes/elementBytes)
+	alone.Task.Args = make([]string, maxReadingBytes/weight.ElementBytes)
 	data := encode(alone)
 	if _, r := c.readSpec(JobKey{"alice", "a"}, data); r != nil || c.readings.of(data, c.format) != nil {
 		t.Errorf("a large spec: %v, remembered: %v", r, c.readings.of(data, c.format) != nil)

@@ -82,7 +82,7 @@ func (c *Cell) readSpecOf(key JobKey, data []byte, cores bool) (*Spec, *borgpb.R
 		}
 		return &Spec{reading: was}, nil
 	}
-	weight, r := jobShape.weighSpec(data)
+	weight, r := weighSpec(jobShape, data)
 	if r != nil {
 		return nil, r
 	}

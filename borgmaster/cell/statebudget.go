@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"borg/proto/borgpb"
+	"borg/proto/weight"
 )
 
 // FormatStateBudgets is the format in which budgets of the replicated state began.
@@ -185,7 +186,7 @@ func (c *Cell) checkJobState(key JobKey, spec *Spec, labels, annotations map[str
 	case borgpb.JobKind_JOB_KIND_CRON:
 		tasks, more[measureCronJobs] = 0, 1
 	}
-	more.hold(false, tasks, spec.bytesOf()+WeighMap(labels)+WeighMap(annotations), measureTasks)
+	more.hold(false, tasks, spec.bytesOf()+weight.Map(labels)+weight.Map(annotations), measureTasks)
 	if spec.volumes && spec.Proto.AllocSet == "" {
 		if r := c.checkKept(key.User); r != nil {
 			return r

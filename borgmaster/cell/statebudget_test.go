@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"borg/proto/borgpb"
+	"borg/proto/weight"
 )
 
 // budgetLog is a cell of the latest format with the admin "root".
@@ -126,9 +127,9 @@ func TestObjectBudget(t *testing.T) {
 func TestByteBudget(t *testing.T) {
 	l := budgetLog(t)
 	spec := service(1, 0, 1, 1)
-	weight, _ := jobShape.weighSpec(marshal(t, spec))
-	size := weight + runBytes
-	texts := WeighMap(map[string]string{"k": strings.Repeat("x", 99)})
+	specWeight, _ := weighSpec(jobShape, marshal(t, spec))
+	size := specWeight + runBytes
+	texts := weight.Map(map[string]string{"k": strings.Repeat("x", 99)})
 	l.do(stateBudgetOp("u", measureBytes, size+texts))
 	l.do(submitBy(t, "u", "a", spec))
 	label := func(n int) *borgpb.Op {

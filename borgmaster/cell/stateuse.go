@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"borg/proto/borgpb"
+	"borg/proto/weight"
 )
 
 // Measure is one amount of the replicated state that has a budget.
@@ -96,12 +97,12 @@ func (g *given) textBytes() (n int64) {
 	if g == nil {
 		return 0
 	}
-	return WeighMap(g.labels) + WeighMap(g.annotations)
+	return weight.Map(g.labels) + weight.Map(g.annotations)
 }
 
 // stateBytes is what a job is charged for specs, labels and annotations.
 func (j *Job) stateBytes() int64 {
-	n := WeighMap(j.labels) + WeighMap(j.annotations) + j.given.textBytes()
+	n := weight.Map(j.labels) + weight.Map(j.annotations) + j.given.textBytes()
 	for _, s := range j.specs {
 		n += s.bytesOf()
 	}
@@ -119,7 +120,7 @@ func (j *Job) stateUse() (u StateUse) {
 
 // stateBytes is what an alloc set is charged for its spec, labels and annotations.
 func (s *AllocSet) stateBytes() int64 {
-	return s.weight + runBytes + WeighMap(s.labels) + WeighMap(s.annotations) + s.given.textBytes()
+	return s.weight + runBytes + weight.Map(s.labels) + weight.Map(s.annotations) + s.given.textBytes()
 }
 
 // stateUse is what an alloc set holds of the state.

@@ -7,6 +7,7 @@ import (
 
 	"borg/mutant"
 	"borg/proto/borgpb"
+	"borg/proto/weight"
 )
 
 // Update is one change of a job's spec on its way through the job's tasks.
@@ -118,7 +119,7 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 		if !spec.same(j.latest()) {
 			next, surge = spec, min(spec.Proto.Update.GetSurge(), size)
 		}
-		texts := WeighMap(gets.labels) + WeighMap(gets.annotations) + said.unless(gets).textBytes()
+		texts := weight.Map(gets.labels) + weight.Map(gets.annotations) + said.unless(gets).textBytes()
 		r = c.checkJobGrowth(j, next, size+surge, texts)
 	}
 	if r != nil {

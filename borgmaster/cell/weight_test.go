@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"borg/proto/borgpb"
+	"borg/proto/weight"
 )
 
 // TestWeightOfMessages: what a message is charged covers Go's type of it, for each type
@@ -25,7 +26,7 @@ func TestWeightOfMessages(t *testing.T) {
 		}
 		seen[md.FullName()] = true
 		size := int64(reflect.TypeOf(m.Interface()).Elem().Size())
-		if charged := shapeOf(md).bytes; charged < size {
+		if charged := weight.Of(md, nil).Bytes; charged < size {
 			t.Errorf("%s takes %d bytes and is charged %d", md.FullName(), size, charged)
 		}
 		for i := range md.Fields().Len() {
@@ -94,7 +95,7 @@ func TestWeightOfShapes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		weight, r := jobShape.weighSpec(data)
+		weight, r := weighSpec(jobShape, data)
 		if r != nil {
 			t.Errorf("%s: %v", name, r)
 			continue

@@ -48,7 +48,7 @@ func newGRPCTransport(in Inbound, id *borgpb.ReplicaIdentity, own *identity.Sour
 	}
 }
 
-func (t *grpcTransport) register(s *grpc.Server) {
+func (t *grpcTransport) register(s grpc.ServiceRegistrar) {
 	borgrpc.RegisterRaftServiceServer(s, raftServer{t: t})
 }
 

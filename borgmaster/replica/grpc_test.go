@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -33,7 +32,7 @@ type wireCell struct {
 
 type wireReplica struct {
 	*Replica
-	server *grpc.Server
+	server *door.Server
 	cancel context.CancelFunc
 	ended  chan error
 }

@@ -318,7 +318,7 @@ func (r *Replica) loadCell() (*cell.Cell, error) {
 }
 
 // RegisterServices registers what other replicas call.
-func (r *Replica) RegisterServices(s *grpc.Server) {
+func (r *Replica) RegisterServices(s grpc.ServiceRegistrar) {
 	if t, ok := r.transport.(*grpcTransport); ok {
 		t.register(s)
 	}

@@ -13,6 +13,7 @@ import (
 	"borg/borgmaster/selector"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
+	"borg/proto/weight"
 )
 
 // head is what an object is found by. It is shared by all that have the same.
@@ -113,7 +114,7 @@ func headOf(was *head, is head) *head {
 		return was
 	}
 	h := is
-	h.bytes = cell.WeighMap(is.labels) + cell.WeighMap(is.annotations)
+	h.bytes = weight.Map(is.labels) + weight.Map(is.annotations)
 	for k, v := range is.seen {
 		h.pairs = append(h.pairs, selector.Pair{Key: k, Value: v})
 	}

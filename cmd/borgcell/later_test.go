@@ -60,7 +60,7 @@ func (c *Cell) seenLater(t *testing.T) (cellFile string) {
 	return cellFile
 }
 
-func (l *laterMaster) register(s *grpc.Server, desc grpc.ServiceDesc) {
+func (l *laterMaster) register(s *door.Server, desc grpc.ServiceDesc) {
 	passed := grpc.ServiceDesc{ServiceName: desc.ServiceName, Metadata: desc.Metadata}
 	for _, m := range desc.Methods {
 		name := "/" + desc.ServiceName + "/" + m.MethodName

@@ -107,7 +107,7 @@ func (c *testCell) start(replicas int, id string) error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	var servers []*grpc.Server
+	var servers []*door.Server
 	var trails []io.Closer
 	for i, l := range listeners {
 		log := c.group.Replica(uint64(i + 1))

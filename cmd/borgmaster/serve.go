@@ -17,7 +17,6 @@ import (
 
 	ucli "github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
 
 	"borg/borgmaster"
 	"borg/borgmaster/admission"
@@ -92,7 +91,7 @@ type server struct {
 	// How much of what happened is kept, and what keeps it.
 	eventsBytes int64
 	journal     *journal.Journal
-	grpc        *grpc.Server
+	grpc        *door.Server
 	listener    net.Listener
 	// Of the status page; nil: there is none.
 	pages *door.HTTPListener

@@ -10,8 +10,9 @@ import (
 	"net/http"
 	"time"
 
-	"borg/identity"
 	"golang.org/x/net/netutil"
+
+	"borg/identity"
 )
 
 const (

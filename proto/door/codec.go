@@ -2,8 +2,6 @@ package door
 
 import (
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
@@ -16,52 +14,42 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// gRPC answers a request that it cannot decode as a fault of the server's own, which
-// clients try again. So a server of ours decodes with this codec, which keeps the error for the
-// interceptors: these answer what is wrong with which field.
-
-// requestCodec decodes messages, and has nothing to say to gRPC when it cannot.
+// requestCodec decodes messages into incomings, and has nothing to say to gRPC when it
+// cannot.
 type requestCodec struct{ encoding.CodecV2 }
 
 func newRequestCodec() encoding.CodecV2 { return requestCodec{encoding.GetCodecV2("proto")} }
 
 // Unmarshal implements encoding.CodecV2.
 func (c requestCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	err := c.CodecV2.Unmarshal(data, v)
-	if m, ok := v.(proto.Message); err != nil && ok {
-		unreadable.keep(v, malformed(m.ProtoReflect().Descriptor(), data.Materialize(), err))
-		return nil
-	}
-	return err
-}
-
-// unreadable are the requests that could not be decoded, between the codec and the
-// interceptor of the same call.
-var unreadable unreadableRequests
-
-type unreadableRequests struct {
-	// Most of the time there are none.
-	n   atomic.Int64
-	all sync.Map
-}
-
-func (u *unreadableRequests) keep(request any, err error) {
-	if _, had := u.all.Swap(request, err); !had {
-		u.n.Add(1)
-	}
-}
-
-// take returns why a request could not be decoded, once; nil: it was.
-func (u *unreadableRequests) take(request any) error {
-	if u.n.Load() == 0 {
-		return nil
-	}
-	err, ok := u.all.LoadAndDelete(request)
+	in, ok := v.(*incoming)
 	if !ok {
-		return nil
+		return c.CodecV2.Unmarshal(data, v)
 	}
-	u.n.Add(-1)
-	return err.(error)
+	all := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer all.Free()
+	in.err = in.decode(all.ReadOnlyData())
+	return nil
+}
+
+// answerCodec decodes the answers of a borglet, which may be in anybody's hands.
+type answerCodec struct{ encoding.CodecV2 }
+
+func newAnswerCodec() encoding.CodecV2 { return answerCodec{encoding.GetCodecV2("proto")} }
+
+// Unmarshal implements encoding.CodecV2.
+func (c answerCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	m, ok := v.(proto.Message)
+	if !ok {
+		return c.CodecV2.Unmarshal(data, v)
+	}
+	all := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer all.Free()
+	of := m.ProtoReflect().Descriptor()
+	if w := shapes.of(of).Weigh(all.ReadOnlyData(), maxAnswerElements); w.Elements > maxAnswerElements || w.Bytes > maxAnswerBytes {
+		return fmt.Errorf("a %s of %d bytes takes more than %d MiB in memory", of.Name(), all.Len(), maxAnswerBytes>>20)
+	}
+	return proto.Unmarshal(all.ReadOnlyData(), m)
 }
 
 // malformed is what the sender of a message is told that cannot be decoded.

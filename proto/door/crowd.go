@@ -54,7 +54,7 @@ type crowd struct {
 	callers map[identity.Name]*present
 	// By whoUses, without masters; guarded by mu.
 	users map[string]*presentUser
-	// Bytes that all of them have sent and no handler has taken.
+	// What all of them have, as presentUser.receiving.
 	receiving atomic.Int64
 }
 
@@ -66,8 +66,10 @@ type presentUser struct {
 	flows map[*inflow]bool
 	// Calls under way.
 	calls atomic.Int64
-	// Bytes that they have sent and no handler has taken.
+	// Bytes that they have sent and were not decoded, and the memory of what was.
 	receiving atomic.Int64
+	// In crowd.users.
+	key string
 }
 
 // whoUses is whom what a caller has is counted for: tasks are their user's.
@@ -140,8 +142,8 @@ func (c *crowd) admit(conn net.Conn, name identity.Name) (net.Conn, *present, *i
 		c.callers[name] = here
 	}
 	if user == nil {
-		user = &presentUser{flows: make(map[*inflow]bool)}
-		c.users[whoUses(name)] = user
+		user = &presentUser{flows: make(map[*inflow]bool), key: whoUses(name)}
+		c.users[user.key] = user
 	}
 	here.conns.Add(1)
 	flow := newInflow(c, user)
@@ -150,13 +152,28 @@ func (c *crowd) admit(conn net.Conn, name identity.Name) (net.Conn, *present, *i
 		if here.conns.Add(-1) == 0 {
 			delete(c.callers, name)
 		}
-		if delete(user.flows, flow); len(user.flows) == 0 {
-			delete(c.users, whoUses(name))
-		}
+		delete(user.flows, flow)
+		flow.gone.Store(true)
+		c.forgetIdle(user)
 	}
 	counted := &countedConn{Conn: buffered(conn, flow), leave: sync.OnceFunc(func() { c.less(leave); flow.out.close() })}
 	flow.hangUp = func() { counted.Close() }
 	return counted, here, flow, nil
+}
+
+// forget drops a user who has no connection and no call any more. Calls go on for a while
+// after their connection was closed, and count.
+func (c *crowd) forget(user *presentUser) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forgetIdle(user)
+}
+
+// forgetIdle is forget. The caller holds mu.
+func (c *crowd) forgetIdle(user *presentUser) {
+	if len(user.flows) == 0 && user.calls.Load() <= 0 && c.users[user.key] == user {
+		delete(c.users, user.key)
+	}
 }
 
 func (c *crowd) less(f func()) {

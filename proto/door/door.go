@@ -130,7 +130,7 @@ type Refusal struct {
 
 // NewServer returns a gRPC server with the cell's limits and its table of who may
 // call what.
-func NewServer(config Config) *grpc.Server {
+func NewServer(config Config) *Server {
 	if plaintext && config.Logger != nil {
 		config.Logger.Error("this build has no TLS and believes everybody: it is for measurements alone")
 	}
@@ -144,7 +144,7 @@ func NewServer(config Config) *grpc.Server {
 	if config.Identity.Name().Role == identity.Borglet {
 		idle *= 6
 	}
-	return grpc.NewServer(append(config.interceptors(),
+	return &Server{grpc.NewServer(append(config.interceptors(),
 		grpc.Creds(creds),
 		grpc.ForceServerCodecV2(newRequestCodec()),
 		grpc.InTapHandle(config.tap),
@@ -159,7 +159,7 @@ func NewServer(config Config) *grpc.Server {
 		grpc.MaxConcurrentStreams(maxCallsPerConn),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 2 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: idle, Timeout: KeepAlive.Timeout, MaxConnectionAge: maxConnAge}),
-	)...)
+	)...)}
 }
 
 // Dial returns a connection to addr ("host:port" or "unix:PATH"), made when
@@ -176,6 +176,9 @@ func Dial(addr string, who *identity.Source, want identity.Name, opts ...grpc.Di
 		grpc.WithTransportCredentials(&clientCredentials{credentials.NewTLS(who.ClientTLS(want)), who, want}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)),
 		grpc.WithKeepaliveParams(KeepAlive),
+	}
+	if want.Role == identity.Borglet {
+		base = append(base, grpc.WithDefaultCallOptions(grpc.ForceCodecV2(newAnswerCodec())))
 	}
 	conn, err := grpc.NewClient(target, append(base, opts...)...)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"borg/identity"
 	"borg/proto/borgpb"
@@ -180,14 +181,13 @@ func (c *Config) interceptors() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (_ any, err error) {
 			defer c.count(info.FullMethod, false, time.Now(), &err)
-			undecoded := unreadable.take(req)
 			guarded, err := c.guard(ctx, info.FullMethod)
 			if err != nil {
 				c.tell(ctx, info.FullMethod, err)
 				return nil, err
 			}
-			if undecoded != nil {
-				return nil, undecoded
+			if err := undecoded(ctx); err != nil {
+				return nil, err
 			}
 			resp, err := handle(guarded, req)
 			if err == nil && c.Answer != nil {
@@ -206,7 +206,7 @@ func (c *Config) interceptors() []grpc.ServerOption {
 				c.tell(stream.Context(), info.FullMethod, err)
 				return err
 			}
-			guarded := &guardedStream{ServerStream: stream, ctx: ctx, config: c, patience: patienceOf(ctx)}
+			guarded := &guardedStream{ServerStream: stream, ctx: ctx, config: c, patience: patienceOf(ctx), from: receivingOf(ctx)}
 			guarded.other, _ = authOf(ctx)
 			if repeated[info.FullMethod] {
 				err = handle(srv, &repeatedCalls{guardedStream: guarded, method: info.FullMethod})
@@ -281,6 +281,9 @@ type guardedStream struct {
 	// he is waited for.
 	other    authInfo
 	patience *patience
+	from     *receiving
+	// Memory that from is charged for the last message: until the next one is asked for.
+	held int64
 }
 
 func (s *guardedStream) Context() context.Context { return s.ctx }
@@ -301,13 +304,27 @@ func (s *guardedStream) SendMsg(m any) error {
 }
 
 func (s *guardedStream) RecvMsg(m any) error {
-	if err := s.ServerStream.RecvMsg(m); err != nil {
-		return err
-	}
-	if err := unreadable.take(m); err != nil {
+	if err := s.receive(m); err != nil {
 		return err
 	}
 	return s.still()
+}
+
+// receive reads and decodes the next message.
+func (s *guardedStream) receive(m any) error {
+	message, ok := m.(proto.Message)
+	if !ok {
+		return status.Errorf(codes.Internal, "%T is no message", m)
+	}
+	if s.from != nil {
+		s.from.take(s.held)
+	}
+	in := incoming{message: message, from: s.from}
+	err := s.ServerStream.RecvMsg(&in)
+	if s.held = in.bytes; err != nil {
+		return err
+	}
+	return in.err
 }
 
 // still refuses the next message of whoever was revoked. A stream may outlive
@@ -334,10 +351,7 @@ type repeatedCalls struct {
 }
 
 func (s *repeatedCalls) RecvMsg(m any) error {
-	if err := s.ServerStream.RecvMsg(m); err != nil {
-		return err
-	}
-	if err := unreadable.take(m); err != nil {
+	if err := s.receive(m); err != nil {
 		return err
 	}
 	first := s.began.IsZero()

@@ -33,9 +33,9 @@ const (
 	// restoreBytes bounds one that names the jobs of a restored cell.
 	restoreBytes = 1 << 20
 	// maxReceivingOfUser bounds what the calls of one user, with those of its tasks,
-	// have sent and no handler has taken: whatever part of their messages has come,
-	// and whole requests until they are answered. The connection that has most of it
-	// is closed.
+	// hold: whatever part of their messages has come, and what the decoded ones take in
+	// memory until they are answered. The connection that has most of it is closed;
+	// a message that is not decoded for it is refused.
 	maxReceivingOfUser = 32 << 20
 	// maxReceiving bounds the same of all users together.
 	maxReceiving = 256 << 20
@@ -104,6 +104,8 @@ type inflow struct {
 	held atomic.Int64
 	// The connection is being closed for what it holds.
 	closing atomic.Bool
+	// The connection was closed.
+	gone atomic.Bool
 
 	// Bytes of the preface that have yet to come.
 	preface int
@@ -232,11 +234,9 @@ type receiving struct {
 	// Closes the connection when the present message takes too long; nil: it has come.
 	late *time.Timer
 
-	// Bytes that have come and that no handler has taken.
+	// Bytes that have come and were not decoded, and the memory of what was.
 	held  atomic.Int64
 	ended atomic.Bool
-	// Messages come one after the other, and each is taken by itself.
-	streams atomic.Bool
 }
 
 // follow follows the bytes of a call's messages.
@@ -307,6 +307,26 @@ func (r *receiving) add(n int64) {
 	case ofAll > maxReceiving:
 		r.flow.crowd.hangUpLargest(nil)
 	}
+}
+
+// reserve counts the memory that a message takes once it is decoded, and reports whether its
+// user may have that much. Where all users together have too much, the connection that holds
+// most is closed.
+func (r *receiving) reserve(n int64) bool {
+	r.held.Add(n)
+	r.flow.held.Add(n)
+	ofUser, ofAll := r.flow.user.receiving.Add(n), r.flow.crowd.receiving.Add(n)
+	if r.ended.Load() {
+		r.take(r.held.Load())
+	}
+	if ofUser > maxReceivingOfUser {
+		r.take(n)
+		return false
+	}
+	if ofAll > maxReceiving {
+		r.flow.crowd.hangUpLargest(nil)
+	}
+	return true
 }
 
 // take says that a handler has taken so much, or that the call has ended.

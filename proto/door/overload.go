@@ -141,14 +141,11 @@ func authOf(ctx context.Context) (authInfo, bool) {
 func (callCounter) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	switch s := s.(type) {
 	case *stats.Begin:
-		if r := receivingOf(ctx); r != nil && s.IsClientStream {
-			r.streams.Store(true)
-		}
 		countCall(ctx, 1)
 	case *stats.InPayload:
 		patienceOf(ctx).end()
-		// The one request of a call is held until it is answered.
-		if r := receivingOf(ctx); r != nil && r.streams.Load() {
+		// It is decoded, and counted as that.
+		if r := receivingOf(ctx); r != nil {
 			r.take(int64(s.WireLength))
 		}
 	case *stats.End:
@@ -187,7 +184,7 @@ func countCall(ctx context.Context, n int32) {
 		return
 	}
 	info.calls.Add(n)
-	if info.flow != nil {
-		info.flow.user.calls.Add(int64(n))
+	if info.flow != nil && info.flow.user.calls.Add(int64(n)) == 0 && info.flow.gone.Load() {
+		info.flow.crowd.forget(info.flow.user)
 	}
 }

@@ -29,11 +29,11 @@ import (
 // be a pretended one.
 type memoryDoor struct {
 	listener *bufconn.Listener
-	server   *grpc.Server
+	server   *door.Server
 	shakes   atomic.Int64
 }
 
-func openMemoryDoor(running *sync.WaitGroup, config door.Config, register func(*grpc.Server)) *memoryDoor {
+func openMemoryDoor(running *sync.WaitGroup, config door.Config, register func(*door.Server)) *memoryDoor {
 	d := &memoryDoor{listener: bufconn.Listen(1 << 20), server: door.NewServer(config)}
 	register(d.server)
 	running.Go(func() { _ = d.server.Serve(d.listener) })
@@ -104,7 +104,7 @@ func TestTwoDaysOfCalls(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		masterDoor := openMemoryDoor(&running, m.Door(), func(s *grpc.Server) { m.RegisterServices(s) })
+		masterDoor := openMemoryDoor(&running, m.Door(), func(s *door.Server) { m.RegisterServices(s) })
 		group.Elect(1)
 		renewing := func(n identity.Name, life time.Duration) *identity.Source {
 			var s *identity.Source
@@ -120,7 +120,7 @@ func TestTwoDaysOfCalls(t *testing.T) {
 		scheduler := renewing(name(identity.Scheduler, "1"), identity.Life)
 		// A machine's lives for a week: this one is renewed twice in two days.
 		machine := renewing(name(identity.Borglet, "m1"), 32*time.Hour)
-		borgletDoor := openMemoryDoor(&running, door.Config{Identity: machine}, func(s *grpc.Server) { borgrpc.RegisterBorgletServiceServer(s, caller{}) })
+		borgletDoor := openMemoryDoor(&running, door.Config{Identity: machine}, func(s *door.Server) { borgrpc.RegisterBorgletServiceServer(s, caller{}) })
 
 		// What is called again and again.
 		asAlice := borgrpc.NewMasterServiceClient(masterDoor.dial(t, alice, name(identity.Master, "")))

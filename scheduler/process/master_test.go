@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -25,7 +24,7 @@ import (
 // scheduler makes.
 type master struct {
 	borgrpc.UnimplementedSchedulingServiceServer
-	server *grpc.Server
+	server *door.Server
 	served chan struct{}
 	addr   string
 

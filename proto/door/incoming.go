@@ -1,0 +1,137 @@
+package door
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"borg/proto/borgpb"
+	"borg/proto/weight"
+)
+
+// gRPC decodes a message before anybody can say how large it may become, and answers one
+// that it cannot decode as a fault of the server's own, which clients try again. So a server
+// of ours has gRPC decode into an incoming, which knows the call and keeps the error.
+
+const (
+	// maxRequestElements bounds the texts, numbers, messages, elements of lists and entries
+	// of maps in one message of a caller who is no master and no scheduler, those of its
+	// specs included. An op may have cell.MaxOpElements.
+	maxRequestElements = 40_960
+	// maxValidateElements bounds the same in a message that carries several ops.
+	maxValidateElements = 131_072
+	// maxAnswerBytes bounds what the answer of a borglet takes once it is decoded.
+	maxAnswerBytes = 64 << 20
+	// Elements beyond which no answer of a borglet is weighed on.
+	maxAnswerElements = 1_048_576
+)
+
+// incoming is a message of a call that is about to be decoded.
+type incoming struct {
+	message proto.Message
+	// Whose call it is; nil: a master's, a scheduler's, or a process's of this machine.
+	from *receiving
+	// Memory that from was charged for the message.
+	bytes int64
+	// Why the message was not decoded.
+	err error
+}
+
+// decode decodes what came, unless it would take too much.
+func (in *incoming) decode(data []byte) error {
+	of := in.message.ProtoReflect().Descriptor()
+	if in.from != nil {
+		most := maxRequestElements
+		if of.FullName() == validateRequest {
+			most = maxValidateElements
+		}
+		w := shapes.of(of).Weigh(data, most)
+		if w.Elements > most {
+			return status.Errorf(codes.InvalidArgument, "this %s has more than %d texts, entries and messages; give large lists of arguments or variables to the tasks in a file", of.Name(), most)
+		}
+		if !in.from.reserve(w.Bytes) {
+			return TooMuch(fmt.Sprintf("the calls that you have under way, with this %s of %d KiB, take more than the %d MiB that one user may have", of.Name(), w.Bytes>>10, maxReceivingOfUser>>20), time.Second)
+		}
+		in.bytes += w.Bytes
+	}
+	if err := proto.Unmarshal(data, in.message); err != nil {
+		return malformed(of, data, err)
+	}
+	return nil
+}
+
+const validateRequest = protoreflect.FullName("borgrpc.ValidateRequest")
+
+// specs are what ops carry in encoded form and the cell decodes to check them.
+var specs = weight.Carried{
+	"borg.SubmitJob.spec":      jobSpec,
+	"borg.UpdateJob.spec":      jobSpec,
+	"borg.SubmitAllocSet.spec": allocSetSpec,
+	"borg.UpdateAllocSet.spec": allocSetSpec,
+}
+
+var (
+	jobSpec      = (*borgpb.JobSpec)(nil).ProtoReflect().Descriptor()
+	allocSetSpec = (*borgpb.AllocSetSpec)(nil).ProtoReflect().Descriptor()
+)
+
+// shapes are those of the messages that were weighed.
+var shapes shapeTable
+
+type shapeTable struct{ known sync.Map }
+
+func (t *shapeTable) of(md protoreflect.MessageDescriptor) *weight.Shape {
+	if s, ok := t.known.Load(md.FullName()); ok {
+		return s.(*weight.Shape)
+	}
+	s, _ := t.known.LoadOrStore(md.FullName(), weight.Of(md, specs))
+	return s.(*weight.Shape)
+}
+
+// Server is a gRPC server that knows whose call it is when it decodes a message.
+type Server struct{ *grpc.Server }
+
+// RegisterService implements grpc.ServiceRegistrar.
+func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
+	weighed := *desc
+	weighed.Methods = slices.Clone(desc.Methods)
+	for i := range weighed.Methods {
+		weighed.Methods[i].Handler = weighing(weighed.Methods[i].Handler)
+	}
+	s.Server.RegisterService(&weighed, impl)
+}
+
+// undecodedKey is where interceptors find why the request of a call was not decoded: first
+// the guard says who the caller is.
+type undecodedKey struct{}
+
+func undecoded(ctx context.Context) error {
+	err, _ := ctx.Value(undecodedKey{}).(error)
+	return err
+}
+
+// weighing makes the handler of a call decode its request into an incoming.
+func weighing(handler grpc.MethodHandler) grpc.MethodHandler {
+	return func(srv any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor) (any, error) {
+		in := incoming{from: receivingOf(ctx)}
+		return handler(srv, ctx,
+			func(request any) error {
+				in.message = request.(proto.Message)
+				return decode(&in)
+			},
+			func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+				if in.err != nil {
+					ctx = context.WithValue(ctx, undecodedKey{}, in.err)
+				}
+				return intercept(ctx, request, info, handle)
+			})
+	}
+}
