@@ -55,7 +55,7 @@ func (in *incoming) decode(data []byte) error {
 		}
 		w := shapes.of(of).Weigh(data, most)
 		if w.Elements > most {
-			return status.Errorf(codes.InvalidArgument, "this %s has more than %d texts, entries and messages; give large lists of arguments or variables to the tasks in a file", of.Name(), most)
+			return status.Errorf(codes.InvalidArgument, "this %s has more than %d texts, entries and messages", of.Name(), most)
 		}
 		if !in.from.reserve(w.Bytes) {
 			return TooMuch(fmt.Sprintf("the calls that you have under way, with this %s of %d KiB, take more than the %d MiB that one user may have", of.Name(), w.Bytes>>10, maxReceivingOfUser>>20), time.Second)
