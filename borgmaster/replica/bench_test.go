@@ -53,9 +53,9 @@ func BenchmarkReplicatedAssignments(b *testing.B) {
 func benchCell(b *testing.B, r *wireReplica, jobs int) []string {
 	b.Helper()
 	var wg sync.WaitGroup
-	propose := func(op *borgpb.Op) *borgpb.Result {
+	propose := func(user string, op *borgpb.Op) *borgpb.Result {
 		op.RequestWallNs = time.Now().UnixNano()
-		op.Principal = &borgpb.Principal{User: "bench", Role: borgpb.Role_ROLE_USER}
+		op.Principal = &borgpb.Principal{User: user, Role: borgpb.Role_ROLE_USER}
 		res, err := r.Propose(context.Background(), op)
 		if err != nil || res.GetRefusal() != nil {
 			b.Errorf("propose: %v, %v", res.GetRefusal(), err)
@@ -66,7 +66,7 @@ func benchCell(b *testing.B, r *wireReplica, jobs int) []string {
 	for w := range 20 {
 		wg.Go(func() {
 			for i := w; i < benchMachines; i += 20 {
-				propose(&borgpb.Op{RequestId: fmt.Sprintf("m-%d", i), Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{
+				propose("bench", &borgpb.Op{RequestId: fmt.Sprintf("m-%d", i), Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{
 					Name: fmt.Sprintf("m-%d", i),
 					Spec: &borgpb.MachineSpec{Addr: "127.0.0.1:1", Capacity: &borgpb.Resources{CpuMilli: 1_000_000, MemBytes: 1 << 40}},
 				}}})
@@ -83,8 +83,10 @@ func benchCell(b *testing.B, r *wireReplica, jobs int) []string {
 	}
 	var uids []string
 	for i := range jobs {
-		res := propose(&borgpb.Op{RequestId: fmt.Sprintf("j-%d", i), Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{
-			User: "bench", Name: fmt.Sprintf("j-%d", i), Spec: spec,
+		// A user may hold the tasks of two such jobs.
+		user := fmt.Sprintf("bench-%d", i)
+		res := propose(user, &borgpb.Op{RequestId: fmt.Sprintf("j-%d", i), Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{
+			User: user, Name: fmt.Sprintf("j-%d", i), Spec: spec,
 		}}})
 		uids = append(uids, res.GetUid())
 	}
