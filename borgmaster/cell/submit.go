@@ -129,7 +129,10 @@ func (c *Cell) checkLinks(s, was *borgpb.JobSpec) *borgpb.Refusal {
 			return r
 		}
 	}
-	if k, _ := ParseJobKey(s.Parent); s.Parent != "" && !c.tried(k) {
+	if s.Parent == "" {
+		return nil
+	}
+	if k, _ := ParseJobKey(s.Parent); !c.tried(k) {
 		j := c.Job(k)
 		if j == nil || j.deathSeq != 0 || s.Parent != was.GetParent() && c.hides(k.User, j.labels) {
 			return refuse(borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND, "", "spec.parent", "there is no live job %s", k)

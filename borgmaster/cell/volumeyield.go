@@ -123,7 +123,11 @@ func (c *Cell) ownerEnds(key JobKey, priority int32) {
 
 // ownerBegins follows a job or alloc set whose name may have volumes from before.
 func (c *Cell) ownerBegins(key JobKey) {
-	for v := range c.volumesOfOwner(key) {
+	if c.volumes.list.len() == 0 {
+		return
+	}
+	owner := key // It is on the heap for the loop, and most submits have none.
+	for v := range c.volumesOfOwner(owner) {
 		c.reviewYield(v)
 	}
 }
@@ -131,9 +135,6 @@ func (c *Cell) ownerBegins(key JobKey) {
 // volumesOfOwner are all volumes of one name.
 func (c *Cell) volumesOfOwner(key JobKey) func(yield func(*Volume) bool) {
 	return func(yield func(*Volume) bool) {
-		if c.volumes.list.len() == 0 {
-			return
-		}
 		for v := range c.volumes.list.from(volumeID{of: TaskID{Job: key}}) {
 			if v.of.Job != key || !yield(v) {
 				return

@@ -26,30 +26,43 @@ func (c *Cell) checkWants(s *Spec) *borgpb.Refusal {
 		return invalid("spec.scheduler", "a job cannot choose its scheduler; leave it out")
 	}
 	for i, n := range s.needs {
-		field := "spec.task"
-		if i > 0 {
-			field = "spec.overrides"
-		}
-		if r := checkAmounts(n.Task.Resources, field+".resources", "a task"); r != nil {
-			return r
-		}
-		if r := checkProgram(n.Task, field); r != nil {
-			return r
-		}
-		if r := checkProbe(n.Task.Health, n.Task.Ports, field+".health"); r != nil {
-			return r
-		}
-		if r := checkProbe(n.Task.Ready, n.Task.Ports, field+".ready"); r != nil {
-			return r
-		}
-		if n.Task.Ready.GetStartGraceNs() != 0 {
-			return invalid(field+".ready.start_grace_ns", "a check of readiness has no grace: a task that is not ready yet goes on; leave it out")
-		}
-		if r := checkPaths(n.Task, field); r != nil {
-			return r
+		if r := checkTaskWants(n.Task); r != nil {
+			if i > 0 {
+				return inField("spec.overrides", r)
+			}
+			return inField("spec.task", r)
 		}
 	}
 	return nil
+}
+
+// inField places a refusal whose field, if it names one, is within another one.
+func inField(where string, r *borgpb.Refusal) *borgpb.Refusal {
+	if r.Field != "" {
+		where += "." + r.Field
+	}
+	r.Field = where
+	return r
+}
+
+// checkTaskWants checks what one task asks for. Refusals name fields of the task.
+func checkTaskWants(t *borgpb.TaskSpec) *borgpb.Refusal {
+	if r := checkAmounts(t.Resources, "a task"); r != nil {
+		return r
+	}
+	if r := checkProgram(t); r != nil {
+		return r
+	}
+	if r := checkProbe(t.Health, t.Ports); r != nil {
+		return inField("health", r)
+	}
+	if r := checkProbe(t.Ready, t.Ports); r != nil {
+		return inField("ready", r)
+	}
+	if t.Ready.GetStartGraceNs() != 0 {
+		return invalid("ready.start_grace_ns", "a check of readiness has no grace: a task that is not ready yet goes on; leave it out")
+	}
+	return checkPaths(t)
 }
 
 // checkSetWants does so for an alloc set.
@@ -57,29 +70,32 @@ func (c *Cell) checkSetWants(s *borgpb.AllocSetSpec) *borgpb.Refusal {
 	if c.now.asker.GetUser() == "" {
 		return nil
 	}
-	return checkAmounts(s.Resources, "spec.resources", "an alloc")
+	if r := checkAmounts(s.Resources, "an alloc"); r != nil {
+		return inField("spec", r)
+	}
+	return nil
 }
 
 // checkAmounts wants processor and memory: what asks for neither is charged nothing,
 // has no limit on its machine, and takes what others paid for.
-func checkAmounts(r *borgpb.Resources, field, what string) *borgpb.Refusal {
+func checkAmounts(r *borgpb.Resources, what string) *borgpb.Refusal {
 	if r.GetCpuMilli() == 0 || r.GetMemBytes() == 0 {
-		return invalid(field, "%s must say how much cpu and memory it may use; an operator can say what is meant for a user's tasks that do not: borgcfg quota bounds USER", what)
+		return invalid("resources", "%s must say how much cpu and memory it may use; an operator can say what is meant for a user's tasks that do not: borgcfg quota bounds USER", what)
 	}
 	return nil
 }
 
 // checkProgram checks the environment and the names of ports of a task. Whether there
 // is a program to run, and a package of that digest, its machine finds out and says.
-func checkProgram(t *borgpb.TaskSpec, field string) *borgpb.Refusal {
+func checkProgram(t *borgpb.TaskSpec) *borgpb.Refusal {
 	for _, k := range sortedKeys(t.Env) {
 		if !validEnvName(k) {
-			return invalid(field+".env", "%q is not the name of an environment variable: want letters, digits and _, no digit first", clip(k, 64))
+			return invalid("env", "%q is not the name of an environment variable: want letters, digits and _, no digit first", clip(k, 64))
 		}
 	}
 	for _, name := range t.Ports {
 		if strings.Trim(name, "0123456789") == "" {
-			return invalid(field+".ports", "port %s is a number; the cell grants the numbers: name it, such as http", name)
+			return invalid("ports", "port %s is a number; the cell grants the numbers: name it, such as http", name)
 		}
 	}
 	return nil
@@ -100,59 +116,59 @@ const maxProbePathBytes = 2_048
 
 // checkProbe checks a check of health or readiness. The path goes into a URL whose
 // host is the task's own address: it must not be able to name another one.
-func checkProbe(h *borgpb.HealthCheck, ports []string, field string) *borgpb.Refusal {
+func checkProbe(h *borgpb.HealthCheck, ports []string) *borgpb.Refusal {
 	if h == nil {
 		return nil
 	}
 	odd := func(r rune) bool { return r <= ' ' || r == 0x7f }
 	switch {
 	case h.HttpPath == "" && len(h.Command) == 0 && len(ports) == 0:
-		return invalid(field, "a check needs a path, a command or a port")
+		return invalid("", "a check needs a path, a command or a port")
 	case h.HttpPath != "" && len(h.Command) > 0:
-		return invalid(field, "a check has a path or a command, not both")
+		return invalid("", "a check has a path or a command, not both")
 	case h.HttpPath != "" && len(ports) == 0:
-		return invalid(field, "an HTTP check needs a port of the task")
+		return invalid("", "an HTTP check needs a port of the task")
 	case h.HttpPath != "" && h.HttpPath[0] != '/':
-		return invalid(field+".http_path", "%q does not begin with /", clip(h.HttpPath, 128))
+		return invalid("http_path", "%q does not begin with /", clip(h.HttpPath, 128))
 	case len(h.HttpPath) > maxProbePathBytes:
-		return limit(field+".http_path", "%d bytes; at most %d", len(h.HttpPath), maxProbePathBytes)
+		return limit("http_path", "%d bytes; at most %d", len(h.HttpPath), maxProbePathBytes)
 	case strings.ContainsFunc(h.HttpPath, odd):
-		return invalid(field+".http_path", "%q has blanks or control characters; write them as %%20", clip(h.HttpPath, 128))
+		return invalid("http_path", "%q has blanks or control characters; write them as %%20", clip(h.HttpPath, 128))
 	case h.Port != "" && len(h.Command) > 0:
-		return invalid(field+".port", "a command is not asked by a port")
+		return invalid("port", "a command is not asked by a port")
 	case h.Port != "" && !slices.Contains(ports, h.Port):
-		return invalid(field+".port", "the task has no port %q", clip(h.Port, 64))
+		return invalid("port", "the task has no port %q", clip(h.Port, 64))
 	}
 	return nil
 }
 
 // checkPaths checks the form of paths, and what a mount may hide.
-func checkPaths(t *borgpb.TaskSpec, field string) *borgpb.Refusal {
+func checkPaths(t *borgpb.TaskSpec) *borgpb.Refusal {
 	clean := func(p string) bool { return p == "/" || path.Clean(p) == strings.TrimSuffix(p, "/") }
 	bad := func(field, p string) *borgpb.Refusal {
 		return invalid(field, "%q has empty, . or .. parts; write %s", clip(p, 128), path.Clean(clip(p, 128)))
 	}
 	for _, q := range []struct{ name, path string }{{"cwd", t.Cwd}, {"rootfs", t.Rootfs}} {
 		if q.path != "" && !clean(q.path) {
-			return bad(field+"."+q.name, q.path)
+			return bad(q.name, q.path)
 		}
 	}
 	for _, p := range t.Packages {
 		if !clean(p.Path) {
-			return bad(field+".packages", p.Path)
+			return bad("packages", p.Path)
 		}
 	}
 	for _, m := range t.Mounts {
 		top, _, _ := strings.Cut(strings.TrimPrefix(m.Path, "/"), "/")
 		switch {
 		case !clean(m.Source):
-			return bad(field+".mounts", m.Source)
+			return bad("mounts", m.Source)
 		case !clean(m.Path):
-			return bad(field+".mounts", m.Path)
+			return bad("mounts", m.Path)
 		case m.Path == "/":
-			return invalid(field+".mounts", "a mount cannot hide the root of the task; a whole root is rootfs")
+			return invalid("mounts", "a mount cannot hide the root of the task; a whole root is rootfs")
 		case slices.Contains(unmountable, top):
-			return invalid(field+".mounts", "nothing can be mounted in /%s", top)
+			return invalid("mounts", "nothing can be mounted in /%s", top)
 		}
 	}
 	return nil
