@@ -56,9 +56,6 @@ func (w *watches) begin(log Log, q watch.Query, from *watch.From, wake func()) (
 		defer w.mu.Unlock()
 		one, err = w.hub.Watch(q, from, wake)
 	})
-	if err == nil {
-		one.Sort()
-	}
 	return one, err
 }
 
