@@ -336,3 +336,74 @@ func TestOutflow(t *testing.T) {
 		t.Errorf("%d of 2 calls were released with the connection", n)
 	}
 }
+
+// TestOutflowMessages writes messages of several streams in frames and pieces of random sizes: each
+// counts until its last byte is written, and no longer.
+func TestOutflowMessages(t *testing.T) {
+	seed := mathrand.Uint64()
+	defer func() {
+		if t.Failed() {
+			t.Logf("seed %d", seed)
+		}
+	}()
+	r := mathrand.New(mathrand.NewPCG(seed, 2))
+	o := newOutflow()
+	type stream struct {
+		a *answering
+		// Of the message that is being written.
+		left  []byte
+		held  int64
+		count int
+	}
+	var all []*stream
+	for i := range 5 {
+		all = append(all, &stream{a: o.begin(uint32(2*i + 1))})
+	}
+	for range 20_000 {
+		i := r.IntN(len(all))
+		s := all[i]
+		if len(s.left) == 0 {
+			n := []int{0, 1, r.IntN(100), r.IntN(70_000)}[r.IntN(4)]
+			s.left = append(binary.BigEndian.AppendUint32([]byte{0}, uint32(n)), make([]byte, n)...)
+			s.held = int64(n) + 1
+			o.send(s.a, s.held, func(bytes int64, _ bool) {
+				s.held -= bytes
+				s.count++
+			})
+			s.count--
+		}
+		// A frame has a part of one message, or nothing.
+		n := min(len(s.left), r.IntN(20_000))
+		b := append([]byte{byte(n >> 16), byte(n >> 8), byte(n), frameData, 0}, binary.BigEndian.AppendUint32(nil, uint32(2*i+1))...)
+		b = append(b, s.left[:n]...)
+		s.left = s.left[n:]
+		for len(b) > 0 {
+			k := min(1+r.IntN(3000), len(b))
+			o.feed(b[:k])
+			b = b[k:]
+		}
+		if waits := len(s.left) > 0; waits != (s.held > 0) || waits != (s.count < 0) {
+			t.Fatalf("stream %d: %d bytes of a message are left, and %d are held", i, len(s.left), s.held)
+		}
+		select {
+		case <-o.waiting(s.a):
+			if len(s.left) > 0 {
+				t.Fatalf("stream %d waits for nothing, and %d bytes are left", i, len(s.left))
+			}
+		default:
+			if len(s.left) == 0 {
+				t.Fatalf("stream %d waits, and its message is written", i)
+			}
+		}
+	}
+	// What is given up is not held either.
+	s := all[0]
+	o.unsend(s.a)
+	o.send(s.a, 7, func(bytes int64, _ bool) { s.held = -bytes })
+	if o.wrote(1); s.held != -7 {
+		t.Error("a message of a call that was given up is held")
+	}
+	if o.send(s.a, 9, func(bytes int64, _ bool) { s.held = -bytes }); s.held != -9 {
+		t.Error("a message for a call that was given up is held")
+	}
+}
