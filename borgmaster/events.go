@@ -63,7 +63,13 @@ func (a *masterAPI) Events(req *borgrpc.EventsRequest, stream borgrpc.MasterServ
 	filter := eventFilter{job: req.GetJob(), machine: req.GetMachine(), fromIndex: req.GetFromIndex()}
 	filter.seen = func(events []*borgpb.Event) []*borgpb.Event { return a.m.seenEvents(stream.Context(), events) }
 	from, end, oldestIndex := ring.seek(req.GetFromIndex(), filter.owner())
-	if err := ring.sendHeld(stream.Send, from, end, filter, int(req.GetLast()), oldestIndex); err != nil || !req.GetFollow() {
+	send := func(resp *borgrpc.EventsResponse) error {
+		if err := stream.Send(resp); err != nil {
+			return err
+		}
+		return a.m.written(stream.Context())
+	}
+	if err := ring.sendHeld(send, from, end, filter, int(req.GetLast()), oldestIndex); err != nil || !req.GetFollow() {
 		return err
 	}
 	for from = end; ; {
@@ -74,7 +80,7 @@ func (a *masterAPI) Events(req *borgrpc.EventsRequest, stream borgrpc.MasterServ
 		}
 		from = next
 		if picked := pick(events, filter); len(picked) > 0 {
-			if err := stream.Send(&borgrpc.EventsResponse{Events: picked, OldestIndex: oldestIndex}); err != nil {
+			if err := send(&borgrpc.EventsResponse{Events: picked, OldestIndex: oldestIndex}); err != nil {
 				return err
 			}
 		}

@@ -85,20 +85,30 @@ func (a *fileAPI) WatchFiles(req *borgrpc.WatchFilesRequest, stream borgrpc.File
 	}
 }
 
+// fileAt is a file at a version that a watch has yet to send. Its content is looked up when
+// the message with it is made: a client that does not read keeps none from being freed.
+type fileAt struct {
+	name    string
+	version uint64
+	// Of a change: its log index, when it was, and whether the file was deleted.
+	index   uint64
+	wallNs  int64
+	deleted bool
+}
+
 // state is what there is.
-func (w *fileWatch) state() (files []*borgrpc.FileChange) {
+func (w *fileWatch) state() (files []fileAt) {
 	w.m.cfg.Log.View(func(c *cell.Cell) {
 		w.index = c.Index()
 		for f := range c.Files(w.user, w.req.GetPrefix()) {
-			files = append(files, w.show(f))
+			files = append(files, fileAt{name: f.Name(), version: f.Version(), wallNs: f.ChangedWallNs()})
 		}
 	})
 	return files
 }
 
-// changes are those of the events that are about what is watched, with the files as
-// they are now if they are still of that version.
-func (w *fileWatch) changes(events []cell.Event) (changes []*borgrpc.FileChange) {
+// changes are those of the events that are about what is watched.
+func (w *fileWatch) changes(events []cell.Event) (changes []fileAt) {
 	for i := range events {
 		e := &events[i]
 		if e.ObjectKind != borgpb.ObjectKind_OBJECT_KIND_FILE || e.Index <= w.index {
@@ -108,52 +118,60 @@ func (w *fileWatch) changes(events []cell.Event) (changes []*borgrpc.FileChange)
 		if !ok || !cell.InPrefix(name, w.req.GetPrefix()) {
 			continue
 		}
-		changes = append(changes, &borgrpc.FileChange{
-			File:    &borgrpc.FileStatus{User: w.user, Name: name, Version: e.Version, ChangedWallNs: e.WallNs},
-			Deleted: e.Kind == borgpb.EventKind_EVENT_KIND_FILE_DELETE, Index: e.Index,
-		})
+		changes = append(changes, fileAt{name: name, version: e.Version, index: e.Index, wallNs: e.WallNs, deleted: e.Kind == borgpb.EventKind_EVENT_KIND_FILE_DELETE})
 	}
-	if len(changes) == 0 {
-		return nil
-	}
-	w.m.cfg.Log.View(func(c *cell.Cell) {
-		for _, one := range changes {
-			if one.Deleted {
-				continue
-			}
-			if f := c.File(w.user, one.File.Name); f != nil && f.Version() == one.File.Version {
-				shown := w.show(f)
-				one.File, one.Content = shown.File, shown.Content
-			} else {
-				one.Superseded = true
-			}
-		}
-	})
 	return changes
 }
 
-func (w *fileWatch) show(f *cell.File) *borgrpc.FileChange {
-	one := &borgrpc.FileChange{File: fileStatus(f)}
+// show is a file as it is sent: as it is now, if it is still of that version.
+func (w *fileWatch) show(c *cell.Cell, at *fileAt) *borgrpc.FileChange {
+	one := &borgrpc.FileChange{
+		File:    &borgrpc.FileStatus{User: w.user, Name: at.name, Version: at.version, ChangedWallNs: at.wallNs},
+		Deleted: at.deleted, Index: at.index,
+	}
+	if at.deleted {
+		return one
+	}
+	f := c.File(w.user, at.name)
+	if f == nil || f.Version() != at.version {
+		one.Superseded = true
+		return one
+	}
+	one.File = fileStatus(f)
 	if w.req.GetContent() {
 		one.Content = f.Content()
 	}
 	return one
 }
 
-// send sends what there is in messages of a bounded size; a state of nothing too.
-func (w *fileWatch) send(list []*borgrpc.FileChange, state bool) error {
-	for {
-		n, bytes := 0, 0
-		for n < len(list) && bytes < maxWatchBytes {
-			bytes += proto.Size(list[n])
-			n++
+// next is the next message, of the first files that are to be sent.
+func (w *fileWatch) next(list []fileAt) (changes []*borgrpc.FileChange) {
+	w.m.cfg.Log.View(func(c *cell.Cell) {
+		for bytes := 0; len(changes) < len(list) && bytes < maxWatchBytes; {
+			one := w.show(c, &list[len(changes)])
+			changes = append(changes, one)
+			bytes += proto.Size(one)
 		}
+	})
+	return changes
+}
+
+// send sends what there is in messages of a bounded size, each made when the one before it is
+// written; a state of nothing too.
+func (w *fileWatch) send(list []fileAt, state bool) error {
+	for {
 		// Meanwhile he may have been revoked.
 		if err := w.m.believes(w.stream.Context()); err != nil {
 			return err
 		}
-		resp := &borgrpc.WatchFilesResponse{Changes: list[:n], State: state, More: state && n < len(list), Index: w.index}
+		changes := w.next(list)
+		n := len(changes)
+		resp := &borgrpc.WatchFilesResponse{Changes: changes, State: state, More: state && n < len(list), Index: w.index}
 		if err := w.stream.Send(resp); err != nil {
+			return err
+		}
+		changes, resp = nil, nil
+		if err := w.m.written(w.stream.Context()); err != nil {
 			return err
 		}
 		if list = list[n:]; len(list) == 0 {

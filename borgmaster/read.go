@@ -524,10 +524,29 @@ func (m *Master) listMachines(ctx context.Context, req *borgrpc.ListMachinesRequ
 	if !m.seesAll(door.Caller(ctx)) {
 		return resp, nil
 	}
-	for _, machine := range resp.Machines {
-		machine.Status.UnknownTasks = m.unknownOn(machine.Meta.Name)
-	}
+	addUnknown(resp, maxPageBytes, m.unknownOn)
 	return resp, nil
+}
+
+// addUnknown adds to machines the tasks that the cell does not know. The page was sized
+// without them, as they are no part of the cell: it now ends before the machine with which it
+// would have more bytes than that. A machine that is alone on it shows as many as fit.
+func addUnknown(resp *borgrpc.ListMachinesResponse, most int, unknownOn func(machine string) []*borgpb.TaskReport) {
+	bytes := 0
+	for i, machine := range resp.Machines {
+		bytes += proto.Size(machine)
+		unknown, n := unknownOn(machine.Meta.Name), 0
+		for n < len(unknown) && bytes <= most {
+			bytes += proto.Size(unknown[n])
+			n++
+		}
+		if bytes > most && i > 0 {
+			resp.Machines = resp.Machines[:i]
+			resp.NextAfter = resp.Machines[i-1].Meta.Name
+			return
+		}
+		machine.Status.UnknownTasks = unknown[:n]
+	}
 }
 
 // describeCell fills in what is read from the cell itself. With a lens jobs and tasks are

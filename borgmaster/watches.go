@@ -2,6 +2,7 @@ package borgmaster
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"sync"
 	"time"
@@ -55,9 +56,6 @@ func (w *watches) begin(log Log, q watch.Query, from *watch.From, wake func()) (
 		defer w.mu.Unlock()
 		one, err = w.hub.Watch(q, from, wake)
 	})
-	if err == nil {
-		one.Sort()
-	}
 	return one, err
 }
 
@@ -181,7 +179,23 @@ func (m *Master) serveWatch(w *watch.Watch, woken <-chan struct{}, stream borgrp
 			if err := stream.Send(part); err != nil {
 				return err
 			}
+			// A client that does not read holds what was sent, and nothing is built for it.
+			if err := m.written(stream.Context()); err != nil {
+				return err
+			}
 		}
+	}
+}
+
+// written waits until the client has taken what its stream was sent.
+func (m *Master) written(ctx context.Context) error {
+	select {
+	case <-door.Written(ctx):
+		return nil
+	case <-m.stopping:
+		return errStopping
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
 	}
 }
 

@@ -117,7 +117,6 @@ func (w *watcher) step(hubs []*watch.Hub) {
 			w.ended(err)
 			return
 		}
-		w.w.Sort()
 	}
 	for range 1 + w.r.IntN(20) {
 		m, again, err := w.w.Next()

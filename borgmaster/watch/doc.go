@@ -28,4 +28,8 @@
 // The changes of late are held in a ring, bounded in number, bytes and age. A Watch
 // holds references to a bounded number of changes; who does not take them is cut off.
 // Nobody waits for a Watch.
+//
+// A Watch holds no list of the state that it began with, only how far that was handed out.
+// The next page is made when it is asked for: the objects as they are seen now, in the order of
+// their names, but those that changed since as the queue says they were before.
 package watch

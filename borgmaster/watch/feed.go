@@ -10,8 +10,8 @@ import (
 	"borg/proto/borgpb"
 )
 
-// group is a job and its tasks, or an alloc set and its allocs, as they were shown
-// last: the cell has no past.
+// group is a job and its tasks, an alloc set and its allocs, or a machine, as they were
+// shown last: the cell has no past.
 type group struct {
 	own *object
 	// Tasks or allocs by index.
@@ -42,9 +42,17 @@ type unplaced struct {
 }
 
 // seen is all that was shown last.
-type seen struct {
-	jobs, sets map[cell.UID]*group
-	machines   map[cell.UID]*object
+type seen struct{ jobs, sets, machines groups }
+
+// of returns where the objects of a kind are.
+func (s *seen) of(kind borgpb.ObjectKind) *groups {
+	switch kind {
+	case borgpb.ObjectKind_OBJECT_KIND_JOB, borgpb.ObjectKind_OBJECT_KIND_TASK:
+		return &s.jobs
+	case borgpb.ObjectKind_OBJECT_KIND_ALLOC_SET, borgpb.ObjectKind_OBJECT_KIND_ALLOC:
+		return &s.sets
+	}
+	return &s.machines
 }
 
 // feeding collects what an entry changed.
@@ -68,7 +76,7 @@ type feeding struct {
 const changesInRun, firstsInPiece = 512, 64
 
 func newSeen() *seen {
-	return &seen{jobs: map[cell.UID]*group{}, sets: map[cell.UID]*group{}, machines: map[cell.UID]*object{}}
+	return &seen{newGroups(), newGroups(), newGroups()}
 }
 
 func (f *feeding) note(kind borgpb.ObjectKind, k key, before, after *object) {
@@ -145,14 +153,13 @@ func compareObjects(a, b cell.JobKey, x, y cell.UID) int { return cmp.Or(a.Compa
 // job looks at a job, and says whether it looked at all of its tasks too: those that
 // it has no record of follow from it.
 func (f *feeding) job(j *cell.Job) (g *group, scanned bool) {
-	g = f.seen.jobs[j.UID()]
+	g = f.seen.jobs.by[j.UID()]
 	if j.Gone() {
-		f.gone(f.seen.jobs, g, borgpb.ObjectKind_OBJECT_KIND_JOB, borgpb.ObjectKind_OBJECT_KIND_TASK)
+		f.gone(&f.seen.jobs, g, borgpb.ObjectKind_OBJECT_KIND_JOB, borgpb.ObjectKind_OBJECT_KIND_TASK)
 		return nil, true
 	}
 	if g == nil {
 		g = new(group)
-		f.seen.jobs[j.UID()] = g
 	}
 	was, spec := g.own, j.Spec()
 	scanned = was == nil || g.present != j.PresentSpec() || g.stable != j.StableSpec() || len(g.members) != int(j.NumTasks())
@@ -174,7 +181,9 @@ func (f *feeding) job(j *cell.Job) (g *group, scanned bool) {
 	if same(borgpb.ObjectKind_OBJECT_KIND_JOB, was, now) {
 		now = was
 	} else {
-		g.own = now
+		if g.own = now; was == nil {
+			f.seen.jobs.add(g)
+		}
 		f.note(borgpb.ObjectKind_OBJECT_KIND_JOB, key{uid: j.UID()}, was, now)
 	}
 	// What is never placed is dead when its job is, and not before.
@@ -274,7 +283,7 @@ func (f *feeding) unplaced(g *group, j *cell.Job, t *cell.Task) *object {
 }
 
 // gone: a group is not in the cell any more.
-func (f *feeding) gone(groups map[cell.UID]*group, g *group, kind, members borgpb.ObjectKind) {
+func (f *feeding) gone(all *groups, g *group, kind, members borgpb.ObjectKind) {
 	if g == nil {
 		// It came and went within one entry.
 		return
@@ -286,18 +295,17 @@ func (f *feeding) gone(groups map[cell.UID]*group, g *group, kind, members borgp
 			f.note(members, key{uid, uint32(index)}, was, nil)
 		}
 	}
-	delete(groups, uid)
+	all.remove(g)
 }
 
 func (f *feeding) set(s *cell.AllocSet) {
-	g := f.seen.sets[s.UID()]
+	g := f.seen.sets.by[s.UID()]
 	if s.Gone() {
-		f.gone(f.seen.sets, g, borgpb.ObjectKind_OBJECT_KIND_ALLOC_SET, borgpb.ObjectKind_OBJECT_KIND_ALLOC)
+		f.gone(&f.seen.sets, g, borgpb.ObjectKind_OBJECT_KIND_ALLOC_SET, borgpb.ObjectKind_OBJECT_KIND_ALLOC)
 		return
 	}
 	if g == nil {
 		g = &group{members: make([]*object, s.NumAllocs())}
-		f.seen.sets[s.UID()] = g
 	}
 	var oldHead *head
 	var oldVersion uint64
@@ -309,7 +317,9 @@ func (f *feeding) set(s *cell.AllocSet) {
 	now := objectOf(headOf(oldHead, is), more{version: p.Meta.Version, spec: p.Spec, specBytes: s.SpecMemoryBytes(), status: marshal(p.Status)})
 	if !same(borgpb.ObjectKind_OBJECT_KIND_ALLOC_SET, g.own, now) {
 		f.note(borgpb.ObjectKind_OBJECT_KIND_ALLOC_SET, key{uid: s.UID()}, g.own, now)
-		g.own = now
+		if g.own = now; oldHead == nil {
+			f.seen.sets.add(g)
+		}
 	}
 	f.resizeSet(g, int(s.NumAllocs()))
 	// Those that it has no record of follow from the set, and all show its version.
@@ -334,7 +344,7 @@ func (f *feeding) resizeSet(g *group, n int) {
 }
 
 func (f *feeding) alloc(a *cell.Alloc) {
-	g := f.seen.sets[a.Set().UID()]
+	g := f.seen.sets.by[a.Set().UID()]
 	if g == nil || a.Gone() {
 		return
 	}
@@ -347,14 +357,18 @@ func (f *feeding) alloc(a *cell.Alloc) {
 }
 
 func (f *feeding) machine(m *cell.Machine) {
-	was := f.seen.machines[m.UID()]
+	g := f.seen.machines.by[m.UID()]
 	if m.Gone() {
-		if was != nil {
-			delete(f.seen.machines, m.UID())
-			f.note(borgpb.ObjectKind_OBJECT_KIND_MACHINE, key{uid: m.UID()}, was, nil)
+		if g != nil {
+			f.seen.machines.remove(g)
+			f.note(borgpb.ObjectKind_OBJECT_KIND_MACHINE, key{uid: m.UID()}, g.own, nil)
 		}
 		return
 	}
+	if g == nil {
+		g = new(group)
+	}
+	was := g.own
 	var oldHead *head
 	if was != nil {
 		oldHead = was.head
@@ -362,8 +376,11 @@ func (f *feeding) machine(m *cell.Machine) {
 	p := m.Alone()
 	is := head{name: cell.JobKey{Name: m.Name()}, uid: m.UID(), labels: p.Meta.Labels, annotations: p.Meta.Annotations, seen: m.SelectorLabels()}
 	now := objectOf(headOf(oldHead, is), more{version: p.Meta.Version, status: marshal(p)})
-	if !same(borgpb.ObjectKind_OBJECT_KIND_MACHINE, was, now) {
-		f.seen.machines[m.UID()] = now
-		f.note(borgpb.ObjectKind_OBJECT_KIND_MACHINE, key{uid: m.UID()}, was, now)
+	if same(borgpb.ObjectKind_OBJECT_KIND_MACHINE, was, now) {
+		return
 	}
+	if g.own = now; was == nil {
+		f.seen.machines.add(g)
+	}
+	f.note(borgpb.ObjectKind_OBJECT_KIND_MACHINE, key{uid: m.UID()}, was, now)
 }

@@ -34,12 +34,14 @@ const (
 	defaultQueueBytes   = 1 << 20
 	// A message ends once it has so many changes or bytes.
 	defaultMessageChanges = 500
-	messageBytes          = 256 << 10
+	messageBytes          = 32 << 10
 )
 
 // Hub is what one replica knows of the changes of late, and who watches.
 type Hub struct {
 	cfg Config
+	// lookedAtOnce, but in tests.
+	looks int
 	// Of the cell as it was seen last.
 	epoch, index uint64
 	seen         *seen
@@ -81,7 +83,7 @@ func New(cfg Config) *Hub {
 	cfg.Changes, cfg.Bytes = cmp.Or(cfg.Changes, DefaultChanges), cmp.Or(cfg.Bytes, DefaultBytes)
 	cfg.QueueChanges, cfg.QueueBytes = cmp.Or(cfg.QueueChanges, DefaultQueueChanges), cmp.Or(cfg.QueueBytes, defaultQueueBytes)
 	cfg.MessageChanges = cmp.Or(cfg.MessageChanges, defaultMessageChanges)
-	return &Hub{cfg: cfg, seen: newSeen(), live: map[anchor][]*Watch{}, status: new(borgpb.JobStatus)}
+	return &Hub{cfg: cfg, looks: lookedAtOnce, seen: newSeen(), live: map[anchor][]*Watch{}, status: new(borgpb.JobStatus)}
 }
 
 // Index is that of the cell as it was seen last, and Oldest the oldest one from which
@@ -162,9 +164,10 @@ func (h *Hub) Check(c *cell.Cell) error {
 	anew := newSeen()
 	f := feeding{c: c, seen: anew, status: new(borgpb.JobStatus)}
 	f.all()
-	if h.index != c.Index() || len(h.seen.jobs) != len(anew.jobs) || len(h.seen.sets) != len(anew.sets) || len(h.seen.machines) != len(anew.machines) {
+	mine, theirs := h.seen, anew
+	if h.index != c.Index() || !mine.jobs.like(&theirs.jobs) || !mine.sets.like(&theirs.sets) || !mine.machines.like(&theirs.machines) {
 		return fmt.Errorf("what was seen is of index %d, with %d jobs, %d alloc sets and %d machines; the cell of index %d, with %d, %d and %d",
-			h.index, len(h.seen.jobs), len(h.seen.sets), len(h.seen.machines), c.Index(), len(anew.jobs), len(anew.sets), len(anew.machines))
+			h.index, len(mine.jobs.by), len(mine.sets.by), len(mine.machines.by), c.Index(), len(theirs.jobs.by), len(theirs.sets.by), len(theirs.machines.by))
 	}
 	differ := func(kind borgpb.ObjectKind, k key, a, b *object) error {
 		if x, y := a.proto(kind, k.index), b.proto(kind, k.index); !proto.Equal(x, y) {
@@ -172,9 +175,9 @@ func (h *Hub) Check(c *cell.Cell) error {
 		}
 		return nil
 	}
-	groups := func(mine, theirs map[cell.UID]*group, kind, members borgpb.ObjectKind) error {
-		for uid, g := range theirs {
-			o := mine[uid]
+	compare := func(kind, members borgpb.ObjectKind) error {
+		for uid, g := range theirs.of(kind).by {
+			o := mine.of(kind).by[uid]
 			if o == nil || len(o.members) != len(g.members) {
 				return fmt.Errorf("%v %v is not seen with its %d members", kind, uid, len(g.members))
 			}
@@ -188,12 +191,9 @@ func (h *Hub) Check(c *cell.Cell) error {
 		}
 		return nil
 	}
-	err := groups(h.seen.jobs, anew.jobs, borgpb.ObjectKind_OBJECT_KIND_JOB, borgpb.ObjectKind_OBJECT_KIND_TASK)
-	err = cmp.Or(err, groups(h.seen.sets, anew.sets, borgpb.ObjectKind_OBJECT_KIND_ALLOC_SET, borgpb.ObjectKind_OBJECT_KIND_ALLOC))
-	for uid, o := range anew.machines {
-		err = cmp.Or(err, differ(borgpb.ObjectKind_OBJECT_KIND_MACHINE, key{uid: uid}, h.seen.machines[uid], o))
-	}
-	return err
+	err := compare(borgpb.ObjectKind_OBJECT_KIND_JOB, borgpb.ObjectKind_OBJECT_KIND_TASK)
+	err = cmp.Or(err, compare(borgpb.ObjectKind_OBJECT_KIND_ALLOC_SET, borgpb.ObjectKind_OBJECT_KIND_ALLOC))
+	return cmp.Or(err, compare(borgpb.ObjectKind_OBJECT_KIND_MACHINE, borgpb.ObjectKind_OBJECT_KIND_UNSPECIFIED))
 }
 
 // trim forgets what is too much or too old.

@@ -19,6 +19,8 @@ type log struct {
 	c  *cell.Cell
 	h  *Hub
 	ns int64
+	// It goes on when an op is refused.
+	mayRefuse bool
 }
 
 func newLog(t testing.TB, cfg Config) *log {
@@ -49,7 +51,7 @@ func (l *log) applyCell(ops ...*borgpb.Op) []*borgpb.Result {
 	}
 	results, _ := l.c.Apply(l.c.Index()+1, 1, marshal(e))
 	for _, r := range results {
-		if r.Refusal != nil {
+		if r.Refusal != nil && !l.mayRefuse {
 			l.t.Fatal(r.Refusal)
 		}
 	}

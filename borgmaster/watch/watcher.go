@@ -3,11 +3,8 @@ package watch
 import (
 	"cmp"
 	"slices"
-	"strings"
 
-	"borg/borgmaster/cell"
 	"borg/mutant"
-	"borg/proto/borgpb"
 )
 
 // lookedAtOnce is how many objects or changes one Next looks at: so long others wait.
@@ -42,74 +39,6 @@ type delivery struct {
 	runs []run
 }
 
-// scan is a state being handed out, of the index that told is while it lasts.
-type scan struct {
-	// What there was at that index.
-	parts []part
-	// Sorted: it takes its time, see Sort.
-	sorted bool
-	// Where it is.
-	at, member int
-	// What changed since and is not in undo yet; the log does not wait for that.
-	since []run
-	// Objects that changed since, as they were; nil: they did not match.
-	undo map[key]*object
-}
-
-// part is an object, or a group of which the first n members are looked at.
-type part struct {
-	name  cell.JobKey
-	uid   cell.UID
-	own   *object
-	group *group
-	n     int
-}
-
-// begin takes down what there is. What of it changes before it is handed out is
-// taken from the changes, so that all is of one index.
-func (w *Watch) begin() {
-	s := &scan{undo: map[key]*object{}}
-	groups := func(all map[cell.UID]*group, members bool) {
-		for _, g := range all {
-			// Members are found by what their group is found by.
-			if !w.query.matches(g.own) {
-				continue
-			}
-			p := part{name: g.own.head.name, uid: g.own.head.uid, own: g.own}
-			if members {
-				p.group, p.n = g, len(g.members)
-			}
-			s.parts = append(s.parts, p)
-		}
-	}
-	switch w.query.Kind {
-	case borgpb.ObjectKind_OBJECT_KIND_JOB, borgpb.ObjectKind_OBJECT_KIND_TASK:
-		groups(w.hub.seen.jobs, w.query.Kind == borgpb.ObjectKind_OBJECT_KIND_TASK)
-	case borgpb.ObjectKind_OBJECT_KIND_ALLOC_SET, borgpb.ObjectKind_OBJECT_KIND_ALLOC:
-		groups(w.hub.seen.sets, w.query.Kind == borgpb.ObjectKind_OBJECT_KIND_ALLOC)
-	default:
-		for uid, o := range w.hub.seen.machines {
-			if !w.query.matches(o) {
-				continue
-			}
-			s.parts = append(s.parts, part{name: o.head.name, uid: uid, own: o})
-		}
-	}
-	w.scan = s
-	w.hub.list(w)
-}
-
-// Sort must be called once before Next, and may be without the lock.
-func (w *Watch) Sort() {
-	if w.scan == nil {
-		return
-	}
-	slices.SortFunc(w.scan.parts, func(a, b part) int {
-		return cmp.Or(strings.Compare(a.name.User, b.name.User), strings.Compare(a.name.Name, b.name.Name), a.uid.Compare(b.uid))
-	})
-	w.scan.sorted = true
-}
-
 // deliver queues a run that matches, or cuts the watch off.
 func (w *Watch) deliver(index uint64, r *run) {
 	if w.err != nil {
@@ -124,9 +53,6 @@ func (w *Watch) deliver(index uint64, r *run) {
 		w.queue = append(w.queue, delivery{index: index})
 		last++
 	}
-	if w.scan != nil {
-		w.scan.since = append(w.scan.since, *r)
-	}
 	w.queue[last].take(w, r)
 	w.wake()
 }
@@ -134,35 +60,7 @@ func (w *Watch) deliver(index uint64, r *run) {
 func (d *delivery) take(w *Watch, r *run) {
 	d.runs = append(d.runs, *r)
 	w.waiting.changes += len(r.changes)
-	w.waiting.bytes += r.bytes
-}
-
-// undoSome takes down what changed since the state, a while at a time; false: there
-// is more.
-func (w *Watch) undoSome() bool {
-	s := w.scan
-	for left := lookedAtOnce; len(s.since) > 0; {
-		if left == 0 {
-			return false
-		}
-		r := &s.since[0]
-		n := min(left, len(r.changes))
-		matched := w.query.matches(r.changes[0].before)
-		for _, c := range r.changes[:n] {
-			k := key{r.uid, c.index}
-			if _, ok := s.undo[k]; ok {
-				continue
-			}
-			if s.undo[k] = nil; matched {
-				s.undo[k] = c.before
-			}
-		}
-		left -= n
-		if r.changes = r.changes[n:]; len(r.changes) == 0 {
-			s.since = s.since[1:]
-		}
-	}
-	return true
+	w.waiting.bytes += r.bytes + runBytes
 }
 
 func (w *Watch) cutOff() {
@@ -205,59 +103,6 @@ func (w *Watch) Next() (m *Message, again bool, err error) {
 
 func (w *Watch) message(index uint64) *Message {
 	return &Message{Index: index, Epoch: w.hub.epoch, kind: w.query.Kind, query: &w.query}
-}
-
-// nextState hands out the next objects of the state; nil: it found none yet.
-func (w *Watch) nextState() *Message {
-	s, m, bytes := w.scan, w.message(w.told), 0
-	m.State = true
-	if !s.sorted {
-		w.Sort()
-	}
-	if !w.undoSome() {
-		return nil
-	}
-	take := func(k key, o *object) {
-		if was, ok := s.undo[k]; ok {
-			o = was
-		}
-		if w.query.matches(o) {
-			m.changes = append(m.changes, told{k.uid, change{index: k.index, after: o}})
-			bytes += o.bytes()
-		}
-	}
-	for range lookedAtOnce {
-		if s.at == len(s.parts) {
-			w.scan = nil
-			return m
-		}
-		if len(m.changes) == w.hub.cfg.MessageChanges || bytes >= messageBytes {
-			m.More = true
-			return m
-		}
-		p := &s.parts[s.at]
-		if p.group == nil {
-			take(key{uid: p.uid}, p.own)
-			s.at++
-			continue
-		}
-		if s.member < p.n {
-			var o *object
-			if s.member < len(p.group.members) {
-				o = p.group.members[s.member]
-			}
-			take(key{p.uid, uint32(s.member)}, o)
-			s.member++
-		}
-		if s.member >= p.n {
-			s.at, s.member = s.at+1, 0
-		}
-	}
-	if len(m.changes) == 0 {
-		return nil
-	}
-	m.More = true
-	return m
 }
 
 // catchUp looks for the next changes in the ring that match, a while at a time.
@@ -307,7 +152,7 @@ func (w *Watch) nextChanges() *Message {
 		m.changes = append(m.changes, told{r.uid, r.changes[0]})
 		if r.changes = r.changes[1:]; len(r.changes) == 0 {
 			// What the run kept beside its changes.
-			w.waiting.bytes -= r.bytes
+			w.waiting.bytes -= r.bytes + runBytes
 			d.runs = d.runs[1:]
 		}
 	}

@@ -14,11 +14,28 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
+// pooledBytes is the largest message that gRPC's pool has a buffer of about its size for. A
+// larger one would get a buffer of 1 MiB, for as long as its client does not read it.
+const pooledBytes = 32 << 10
+
 // requestCodec decodes messages into incomings, and has nothing to say to gRPC when it
-// cannot.
+// cannot. It encodes each in a buffer that is not much larger.
 type requestCodec struct{ encoding.CodecV2 }
 
 func newRequestCodec() encoding.CodecV2 { return requestCodec{encoding.GetCodecV2("proto")} }
+
+// Marshal implements encoding.CodecV2.
+func (c requestCodec) Marshal(v any) (mem.BufferSlice, error) {
+	m, ok := v.(proto.Message)
+	if !ok || proto.Size(m) <= pooledBytes {
+		return c.CodecV2.Marshal(v)
+	}
+	b, err := proto.MarshalOptions{UseCachedSize: true}.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	return mem.BufferSlice{mem.SliceBuffer(b)}, nil
+}
 
 // Unmarshal implements encoding.CodecV2.
 func (c requestCodec) Unmarshal(data mem.BufferSlice, v any) error {

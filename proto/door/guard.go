@@ -298,9 +298,7 @@ func (s *guardedStream) SendMsg(m any) error {
 			return err
 		}
 	}
-	s.patience.begin()
-	defer s.patience.end()
-	return s.ServerStream.SendMsg(m)
+	return s.patience.sendWhenWritten(s.ServerStream, s.ctx, m)
 }
 
 func (s *guardedStream) RecvMsg(m any) error {

@@ -5,10 +5,11 @@ import (
 	"sync"
 )
 
-// outflow follows the frames that are written to one connection, to learn when the end of
-// a call has been written. gRPC reports the end of a call as soon as its answer waits to be
-// written. A client that opens no window, or reads nothing, would otherwise hold any number
-// of answers that are counted nowhere.
+// outflow follows the frames that are written to one connection, to learn when a message of
+// a call, and the end of the call, have been written. gRPC reports the end of a call as soon as
+// its answer waits to be written, and takes one message of a stream, however large, before it
+// makes the next one wait. A client that opens no window, or reads nothing, would otherwise
+// hold any number of answers that are counted nowhere.
 type outflow struct {
 	mu sync.Mutex
 	// Calls whose ends have not been written, by stream. Guarded by mu, as is all that
@@ -21,15 +22,42 @@ type outflow struct {
 	head  [frameHeadBytes]byte
 	headN int
 	left  uint32
+	// The call whose payload the present frame carries; nil if none is followed.
+	data *answering
 }
 
 // answering is one call on its way out.
 type answering struct {
 	// The end of it was written, or nobody waits for it.
 	written bool
+	// gRPC has ended the call: no message follows.
+	last bool
 	// Set when gRPC has reported the end of the call, unless that was written by then.
 	release func()
+	// The message that waits to be written; nil if none does. A call has one at most.
+	unread *unread
+	// Head of the message that is being written, how much of it was, and how much of the
+	// message behind it has yet to be.
+	head  [messageHeadBytes]byte
+	headN int
+	left  int64
 }
+
+// unread is a message of a stream that was handed to gRPC and has not been written.
+type unread struct {
+	bytes int64
+	// Takes bytes off what the user holds, and stops the timer unless the call has ended.
+	release func(bytes int64, last bool)
+	// Closed when the message is written, or never will be.
+	done chan struct{}
+}
+
+// written is a channel of what nobody waits for.
+var written = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
 
 func newOutflow() *outflow { return &outflow{calls: make(map[uint32]*answering)} }
 
@@ -66,6 +94,74 @@ func (o *outflow) wrote(stream uint32) {
 	}
 }
 
+// send counts a message of a stream until it is written. The one before it was.
+func (o *outflow) send(a *answering, bytes int64, release func(bytes int64, last bool)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if a.written || o.closed {
+		release(bytes, false)
+		return
+	}
+	a.unread = &unread{bytes: bytes, release: release, done: make(chan struct{})}
+}
+
+// unsend says that gRPC did not take the message.
+func (o *outflow) unsend(a *answering) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	a.read()
+}
+
+// waiting returns a channel that is closed when no message of a call waits to be written.
+func (o *outflow) waiting(a *answering) <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if a.unread == nil {
+		return written
+	}
+	return a.unread.done
+}
+
+// finish says that no message of a call follows.
+func (o *outflow) finish(a *answering) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	a.last = true
+}
+
+// read says that the message that waits is written, or never will be. The caller holds mu.
+func (a *answering) read() {
+	u := a.unread
+	if u == nil {
+		return
+	}
+	a.unread = nil
+	u.release(u.bytes, a.last)
+	close(u.done)
+}
+
+// follow follows the bytes of messages that were written. The caller holds mu.
+func (a *answering) follow(b []byte) {
+	for len(b) > 0 {
+		if a.left > 0 {
+			n := min(a.left, int64(len(b)))
+			a.left -= n
+			b = b[n:]
+		} else {
+			n := copy(a.head[a.headN:], b)
+			a.headN += n
+			b = b[n:]
+			if a.headN < messageHeadBytes {
+				return
+			}
+			a.headN, a.left = 0, int64(binary.BigEndian.Uint32(a.head[1:]))
+		}
+		if a.left == 0 {
+			a.read()
+		}
+	}
+}
+
 // drop takes a call out and returns what is to be called then, if anything. The caller
 // holds mu.
 func (o *outflow) drop(stream uint32) (release func()) {
@@ -77,6 +173,7 @@ func (o *outflow) drop(stream uint32) (release func()) {
 	// Timers may hold the call for a while; what it was about is let go.
 	release, a.release = a.release, nil
 	a.written = true
+	a.read()
 	return release
 }
 
@@ -96,6 +193,8 @@ func (o *outflow) close() {
 	}
 }
 
+func (o *outflow) stream() uint32 { return binary.BigEndian.Uint32(o.head[5:]) & (1<<31 - 1) }
+
 // feed follows the next bytes that were written.
 func (o *outflow) feed(b []byte) {
 	var all []func()
@@ -109,9 +208,15 @@ func (o *outflow) feed(b []byte) {
 				break
 			}
 			o.left = uint32(o.head[0])<<16 | uint32(o.head[1])<<8 | uint32(o.head[2])
+			if o.data = nil; o.head[3] == frameData {
+				o.data = o.calls[o.stream()]
+			}
 		}
 		n := min(int(o.left), len(b))
 		o.left -= uint32(n)
+		if o.data != nil {
+			o.data.follow(b[:n])
+		}
 		b = b[n:]
 		if o.left > 0 {
 			break
@@ -119,7 +224,7 @@ func (o *outflow) feed(b []byte) {
 		o.headN = 0
 		kind, flags := o.head[3], o.head[4]
 		if kind == frameReset || kind <= frameHeaders && flags&flagEndStream != 0 {
-			if release := o.drop(binary.BigEndian.Uint32(o.head[5:]) & (1<<31 - 1)); release != nil {
+			if release := o.drop(o.stream()); release != nil {
 				all = append(all, release)
 			}
 		}

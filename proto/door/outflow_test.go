@@ -6,16 +6,20 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	mathrand "math/rand/v2"
+	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"borg/identity"
+	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
 
@@ -53,38 +57,11 @@ func (c *rawConn) call(method string) uint32 {
 // count all the same: beyond the bound the user's calls are refused, and when the user gives
 // the calls up, they are served again.
 func TestAnswersThatNoWindowTakes(t *testing.T) {
-	ca, err := identity.NewAuthority("test", time.Now(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	source := func(role identity.Role, id string) *identity.Source {
-		s, err := ca.Source(identity.Name{Cell: "test", Role: role, ID: id}, time.Now(), time.Hour)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}
-	l, err := Listen("127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	const answerBytes, calls = 2 << 20, 100
-	s := NewServer(Config{Identity: source(identity.Master, "1")})
-	borgrpc.RegisterMasterServiceServer(s, &largeAnswers{text: strings.Repeat("x", answerBytes)})
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(l) }()
-	defer func() { s.Stop(); <-served }()
-	master := identity.Name{Cell: "test", Role: identity.Master}
-	alice := source(identity.User, "alice")
-
-	raw := dialRaw(t, l.Addr().String(), alice, master)
-	if err := raw.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}); err != nil {
-		t.Fatal(err)
-	}
-	var streams []uint32
-	for range calls {
-		streams = append(streams, raw.call("/borgrpc.MasterService/GetCell"))
-	}
+	s := startDoor(t, func(s *grpc.Server) {
+		borgrpc.RegisterMasterServiceServer(s, &largeAnswers{text: strings.Repeat("x", answerBytes)})
+	})
+	raw, streams := s.callUnread("/borgrpc.MasterService/GetCell", calls)
 	// Of what is answered only the head comes, of what is refused the end as well.
 	answered, refused := 0, 0
 	_ = raw.conn.SetReadDeadline(time.Now().Add(time.Minute))
@@ -104,8 +81,61 @@ func TestAnswersThatNoWindowTakes(t *testing.T) {
 	if most := maxAnswersOfUser / answerBytes; answered > most || answered < most/2 {
 		t.Errorf("%d answers of 2 MiB wait for a client that opens no window, want at most %d", answered, most)
 	}
+	s.servesAgainAfterReset(raw, streams)
+}
 
-	conn, err := Dial(l.Addr().String(), alice, master)
+// startedDoor is a server of a test with a caller.
+type startedDoor struct {
+	t      *testing.T
+	addr   string
+	alice  *identity.Source
+	master identity.Name
+}
+
+func startDoor(t *testing.T, register func(*grpc.Server)) *startedDoor {
+	t.Helper()
+	ca, err := identity.NewAuthority("test", time.Now(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := func(role identity.Role, id string) *identity.Source {
+		s, err := ca.Source(identity.Name{Cell: "test", Role: role, ID: id}, time.Now(), time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	l, err := Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := NewServer(Config{Identity: source(identity.Master, "1")})
+	register(s)
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	t.Cleanup(func() { s.Stop(); <-served })
+	return &startedDoor{t: t, addr: l.Addr().String(), alice: source(identity.User, "alice"), master: identity.Name{Cell: "test", Role: identity.Master}}
+}
+
+// callUnread makes calls on a connection that opens no window.
+func (s *startedDoor) callUnread(method string, calls int) (raw *rawConn, streams []uint32) {
+	s.t.Helper()
+	raw = dialRaw(s.t, s.addr, s.alice, s.master)
+	if err := raw.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}); err != nil {
+		s.t.Fatal(err)
+	}
+	for range calls {
+		streams = append(streams, raw.call(method))
+	}
+	return raw, streams
+}
+
+// servesAgainAfterReset checks that calls of the user are refused, until the client gives
+// those up that it does not read.
+func (s *startedDoor) servesAgainAfterReset(raw *rawConn, streams []uint32) {
+	t := s.t
+	t.Helper()
+	conn, err := Dial(s.addr, s.alice, s.master)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,6 +159,111 @@ func TestAnswersThatNoWindowTakes(t *testing.T) {
 			t.Fatalf("after the waiting calls were given up: %v", err)
 		}
 	}
+}
+
+// largeStream sends messages of 1 MiB on each stream of events until it fails.
+type largeStream struct {
+	largeAnswers
+	sent, built atomic.Int64
+	// Each handler that cannot go on tells so.
+	stuck, refused chan struct{}
+}
+
+func (l *largeStream) Events(_ *borgrpc.EventsRequest, stream borgrpc.MasterService_EventsServer) error {
+	for {
+		l.built.Add(1)
+		if err := stream.Send(&borgrpc.EventsResponse{Events: []*borgpb.Event{{Object: l.text}}}); err != nil {
+			l.refused <- struct{}{}
+			return err
+		}
+		l.sent.Add(1)
+		select {
+		case <-Written(stream.Context()):
+			continue
+		default:
+		}
+		l.stuck <- struct{}{}
+		select {
+		case <-Written(stream.Context()):
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		}
+	}
+}
+
+// TestStreamsThatNoWindowTakes has a user open streams and no window for them, by a raw client.
+// Each holds the first message that it was sent and builds no second one; that message
+// counts, so that beyond the bound of the user's answers a stream is refused.
+func TestStreamsThatNoWindowTakes(t *testing.T) {
+	const messageBytes, calls = 1 << 20, 100
+	l := &largeStream{largeAnswers: largeAnswers{text: strings.Repeat("x", messageBytes)}, stuck: make(chan struct{}, calls), refused: make(chan struct{}, calls)}
+	s := startDoor(t, func(s *grpc.Server) { borgrpc.RegisterMasterServiceServer(s, l) })
+	before := heapNow()
+	raw, streams := s.callUnread("/borgrpc.MasterService/Events", calls)
+	stuck := 0
+	for range calls {
+		select {
+		case <-l.stuck:
+			stuck++
+		case <-l.refused:
+		case <-time.After(time.Minute):
+			t.Fatal("a stream neither waits nor is refused")
+		}
+	}
+	if most := maxAnswersOfUser / messageBytes; stuck > most || stuck < most/2 || l.built.Load() != calls {
+		t.Errorf("%d streams hold a message of 1 MiB, want at most %d; %d messages were built for %d streams", stuck, most, l.built.Load(), calls)
+	}
+	if grown := heapNow() - before; grown > maxAnswersOfUser*3/2 {
+		t.Errorf("%d MiB are held for streams that are not read", grown>>20)
+	}
+	s.servesAgainAfterReset(raw, streams)
+}
+
+// TestUnreadMessagesTakeTheirSize: a message waits encoded in a buffer of its size, not in the
+// next larger one of gRPC's pool.
+func TestUnreadMessagesTakeTheirSize(t *testing.T) {
+	const messageBytes, calls = 100 << 10, 90
+	l := &largeStream{largeAnswers: largeAnswers{text: strings.Repeat("x", messageBytes)}, stuck: make(chan struct{}, calls), refused: make(chan struct{}, calls)}
+	s := startDoor(t, func(s *grpc.Server) { borgrpc.RegisterMasterServiceServer(s, l) })
+	before := heapNow()
+	s.callUnread("/borgrpc.MasterService/Events", calls)
+	for range calls {
+		<-l.stuck
+	}
+	if grown := heapNow() - before; grown > 3*messageBytes*calls {
+		t.Errorf("%d messages of 100 KiB that are not read hold %d KiB", calls, grown>>10)
+	}
+}
+
+// TestAStreamThatIsRead goes on message by message, and nothing of it counts afterwards.
+func TestAStreamThatIsRead(t *testing.T) {
+	const messageBytes = 300 << 10
+	l := &largeStream{largeAnswers: largeAnswers{text: strings.Repeat("x", messageBytes)}, stuck: make(chan struct{}, 10_000), refused: make(chan struct{}, 1)}
+	s := startDoor(t, func(s *grpc.Server) { borgrpc.RegisterMasterServiceServer(s, l) })
+	conn, err := Dial(s.addr, s.alice, s.master)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stream, err := borgrpc.NewMasterServiceClient(conn).Events(ctx, &borgrpc.EventsRequest{})
+	// More than the user's answers may be at once.
+	for range 2 * maxAnswersOfUser / messageBytes {
+		if err == nil {
+			_, err = stream.Recv()
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func heapNow() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
 
 // TestOutflow writes frames of random sizes in random pieces: a call is released once, when
@@ -199,5 +334,76 @@ func TestOutflow(t *testing.T) {
 	o.ended(o.begin(1001), func() { n++ })
 	if n != 2 {
 		t.Errorf("%d of 2 calls were released with the connection", n)
+	}
+}
+
+// TestOutflowMessages writes messages of several streams in frames and pieces of random sizes: each
+// counts until its last byte is written, and no longer.
+func TestOutflowMessages(t *testing.T) {
+	seed := mathrand.Uint64()
+	defer func() {
+		if t.Failed() {
+			t.Logf("seed %d", seed)
+		}
+	}()
+	r := mathrand.New(mathrand.NewPCG(seed, 2))
+	o := newOutflow()
+	type stream struct {
+		a *answering
+		// Of the message that is being written.
+		left  []byte
+		held  int64
+		count int
+	}
+	var all []*stream
+	for i := range 5 {
+		all = append(all, &stream{a: o.begin(uint32(2*i + 1))})
+	}
+	for range 20_000 {
+		i := r.IntN(len(all))
+		s := all[i]
+		if len(s.left) == 0 {
+			n := []int{0, 1, r.IntN(100), r.IntN(70_000)}[r.IntN(4)]
+			s.left = append(binary.BigEndian.AppendUint32([]byte{0}, uint32(n)), make([]byte, n)...)
+			s.held = int64(n) + 1
+			o.send(s.a, s.held, func(bytes int64, _ bool) {
+				s.held -= bytes
+				s.count++
+			})
+			s.count--
+		}
+		// A frame has a part of one message, or nothing.
+		n := min(len(s.left), r.IntN(20_000))
+		b := append([]byte{byte(n >> 16), byte(n >> 8), byte(n), frameData, 0}, binary.BigEndian.AppendUint32(nil, uint32(2*i+1))...)
+		b = append(b, s.left[:n]...)
+		s.left = s.left[n:]
+		for len(b) > 0 {
+			k := min(1+r.IntN(3000), len(b))
+			o.feed(b[:k])
+			b = b[k:]
+		}
+		if waits := len(s.left) > 0; waits != (s.held > 0) || waits != (s.count < 0) {
+			t.Fatalf("stream %d: %d bytes of a message are left, and %d are held", i, len(s.left), s.held)
+		}
+		select {
+		case <-o.waiting(s.a):
+			if len(s.left) > 0 {
+				t.Fatalf("stream %d waits for nothing, and %d bytes are left", i, len(s.left))
+			}
+		default:
+			if len(s.left) == 0 {
+				t.Fatalf("stream %d waits, and its message is written", i)
+			}
+		}
+	}
+	// What is given up is not held either.
+	s := all[0]
+	o.unsend(s.a)
+	o.send(s.a, 7, func(bytes int64, _ bool) { s.held = -bytes })
+	if o.wrote(1); s.held != -7 {
+		t.Error("a message of a call that was given up is held")
+	}
+	if o.send(s.a, 9, func(bytes int64, _ bool) { s.held = -bytes }); s.held != -9 {
+		t.Error("a message for a call that was given up is held")
 	}
 }

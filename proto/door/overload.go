@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/stats"
@@ -97,10 +98,64 @@ func (p *patience) answer(caller identity.Name, resp any) error {
 	n := int64(proto.Size(m))
 	p.held.Add(n)
 	if p.answers.Add(n) > maxAnswersOfUser && n > 0 {
-		return TooMuch(caller.Words()+": its user has too many answers that nobody reads", time.Second)
+		return tooManyAnswers(caller)
 	}
 	p.begin()
 	return nil
+}
+
+func tooManyAnswers(caller identity.Name) error {
+	return TooMuch(caller.Words()+": its user has too many answers that nobody reads", time.Second)
+}
+
+// Written returns a channel that is closed when the client's connection has taken every
+// message that a stream has sent so far. A handler waits for it before it builds the next
+// message, so that a client that does not read holds one message, encoded and counted, and
+// nothing else. For a master, a scheduler or a program of this machine it is closed.
+func Written(ctx context.Context) <-chan struct{} {
+	r := receivingOf(ctx)
+	if r == nil {
+		return written
+	}
+	return r.flow.out.waiting(r.out)
+}
+
+// sendWhenWritten sends a message of a stream once the one before it is written, and counts it
+// until it is written itself. The client has slowTimeout for each.
+func (p *patience) sendWhenWritten(stream grpc.ServerStream, ctx context.Context, m any) error {
+	r := receivingOf(ctx)
+	p.begin()
+	if r == nil || p == nil {
+		defer p.end()
+		return stream.SendMsg(m)
+	}
+	out := r.flow.out
+	select {
+	case <-out.waiting(r.out):
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	bytes := int64(0)
+	if m, ok := m.(proto.Message); ok {
+		bytes = int64(proto.Size(m))
+	}
+	if p.answers.Add(bytes) > maxAnswersOfUser && bytes > 0 {
+		p.answers.Add(-bytes)
+		return tooManyAnswers(Caller(ctx))
+	}
+	// The one before has stopped the timer.
+	p.begin()
+	out.send(r.out, bytes, func(bytes int64, last bool) {
+		p.answers.Add(-bytes)
+		if !last {
+			p.end()
+		}
+	})
+	err := stream.SendMsg(m)
+	if err != nil {
+		out.unsend(r.out)
+	}
+	return err
 }
 
 // callCounter counts the calls that each connection has under way, and ends those that
@@ -173,6 +228,7 @@ func endCall(ctx context.Context) {
 		return
 	}
 	r.end()
+	r.flow.out.finish(r.out)
 	p.begin()
 	r.flow.out.ended(r.out, release)
 }
