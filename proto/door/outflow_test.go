@@ -58,7 +58,7 @@ func (c *rawConn) call(method string) uint32 {
 // the calls up, they are served again.
 func TestAnswersThatNoWindowTakes(t *testing.T) {
 	const answerBytes, calls = 2 << 20, 100
-	s := startDoor(t, func(s *grpc.Server) {
+	s := startDoor(t, func(s *Server) {
 		borgrpc.RegisterMasterServiceServer(s, &largeAnswers{text: strings.Repeat("x", answerBytes)})
 	})
 	raw, streams := s.callUnread("/borgrpc.MasterService/GetCell", calls)
@@ -92,7 +92,7 @@ type startedDoor struct {
 	master identity.Name
 }
 
-func startDoor(t *testing.T, register func(*grpc.Server)) *startedDoor {
+func startDoor(t *testing.T, register func(*Server)) *startedDoor {
 	t.Helper()
 	ca, err := identity.NewAuthority("test", time.Now(), rand.Reader)
 	if err != nil {
@@ -197,7 +197,7 @@ func (l *largeStream) Events(_ *borgrpc.EventsRequest, stream borgrpc.MasterServ
 func TestStreamsThatNoWindowTakes(t *testing.T) {
 	const messageBytes, calls = 1 << 20, 100
 	l := &largeStream{largeAnswers: largeAnswers{text: strings.Repeat("x", messageBytes)}, stuck: make(chan struct{}, calls), refused: make(chan struct{}, calls)}
-	s := startDoor(t, func(s *grpc.Server) { borgrpc.RegisterMasterServiceServer(s, l) })
+	s := startDoor(t, func(s *Server) { borgrpc.RegisterMasterServiceServer(s, l) })
 	before := heapNow()
 	raw, streams := s.callUnread("/borgrpc.MasterService/Events", calls)
 	stuck := 0
@@ -224,7 +224,7 @@ func TestStreamsThatNoWindowTakes(t *testing.T) {
 func TestUnreadMessagesTakeTheirSize(t *testing.T) {
 	const messageBytes, calls = 100 << 10, 90
 	l := &largeStream{largeAnswers: largeAnswers{text: strings.Repeat("x", messageBytes)}, stuck: make(chan struct{}, calls), refused: make(chan struct{}, calls)}
-	s := startDoor(t, func(s *grpc.Server) { borgrpc.RegisterMasterServiceServer(s, l) })
+	s := startDoor(t, func(s *Server) { borgrpc.RegisterMasterServiceServer(s, l) })
 	before := heapNow()
 	s.callUnread("/borgrpc.MasterService/Events", calls)
 	for range calls {
@@ -239,7 +239,7 @@ func TestUnreadMessagesTakeTheirSize(t *testing.T) {
 func TestAStreamThatIsRead(t *testing.T) {
 	const messageBytes = 300 << 10
 	l := &largeStream{largeAnswers: largeAnswers{text: strings.Repeat("x", messageBytes)}, stuck: make(chan struct{}, 10_000), refused: make(chan struct{}, 1)}
-	s := startDoor(t, func(s *grpc.Server) { borgrpc.RegisterMasterServiceServer(s, l) })
+	s := startDoor(t, func(s *Server) { borgrpc.RegisterMasterServiceServer(s, l) })
 	conn, err := Dial(s.addr, s.alice, s.master)
 	if err != nil {
 		t.Fatal(err)
