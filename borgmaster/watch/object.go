@@ -68,8 +68,8 @@ const (
 	changeBytes = 24
 	// What a part says of a change beside the change.
 	changeHeadBytes = 4
-	// What a run takes beside its changes, in the queue of each watch that it waits for.
-	runBytes = 56
+	// What a run takes beside its changes in the queue of each watch, with its place there.
+	runBytes = 96
 )
 
 func (o *object) bytes() int {
