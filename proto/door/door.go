@@ -104,7 +104,7 @@ type Config struct {
 	Called func(Call)
 
 	// What the logger is told of the errors of calls. NewServer makes it.
-	told *repeat.Limiter
+	repeated *repeat.Limiter
 }
 
 // Call is a call that has ended.
@@ -134,7 +134,7 @@ func NewServer(config Config) *grpc.Server {
 	if plaintext && config.Logger != nil {
 		config.Logger.Error("this build has no TLS and believes everybody: it is for measurements alone")
 	}
-	config.told = new(repeat.Limiter)
+	config.repeated = new(repeat.Limiter)
 	creds := &serverCredentials{
 		TransportCredentials: credentials.NewTLS(config.Identity.ServerTLS()), own: config.Identity,
 		log: &refusals{log: config.Logger, tell: config.Refused}, crowd: newCrowd(), config: &config,

@@ -234,8 +234,8 @@ func (c *Config) hidePaths(method string, err error) error {
 		return err
 	}
 	// A caller can make calls fail as often as it likes.
-	if untold, tell := c.told.Next(method+": "+text, time.Now()); tell && c.Logger != nil {
-		c.Logger.Warn("a call failed, and its caller is not told of paths", "method", method, "err", err, "others", untold)
+	if others, ok := c.repeated.Allow(method+": "+text, time.Now()); ok && c.Logger != nil {
+		c.Logger.Warn("a call failed, and its caller is not told of paths", "method", method, "err", err, "others", others)
 	}
 	p := s.Proto()
 	p.Message = text
