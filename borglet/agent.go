@@ -133,7 +133,7 @@ func (c *Config) Validate() error {
 type Agent struct {
 	cfg Config
 	// What the log is told of errors whose paths users are not told.
-	told        repeat.Limiter
+	repeated    repeat.Limiter
 	core        *Core
 	store       *Store
 	master      Master
@@ -577,8 +577,8 @@ func (a *Agent) do(e Effect, fetchErr error) {
 	if err != nil {
 		failed.Text = hostpath.Text(err)
 		if failed.Text != err.Error() {
-			if untold, tell := a.told.Next(failed.Text, time.Now()); tell {
-				a.cfg.Log.Warn("users are told of an error without its paths", "machine", a.cfg.Name, "copy", failed.ID.String(), "err", err, "others", untold)
+			if others, ok := a.repeated.Allow(failed.Text, time.Now()); ok {
+				a.cfg.Log.Warn("users are told of an error without its paths", "machine", a.cfg.Name, "copy", failed.ID.String(), "err", err, "others", others)
 			}
 		}
 		a.results <- failed

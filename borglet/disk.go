@@ -33,18 +33,18 @@ const (
 // the root that an image gave it.
 const UpperSubdir = "upper"
 
-// Filled is what copies keep on the machine's disk.
+// Filled is one measurement of the disk space that copies, allocs and volumes use.
 type Filled struct {
-	// As with Squeezed. No room is known when both are zero: then only the limits
-	// of copies count.
+	// As with Squeezed. Both are zero if the room is not known; then only the limits of
+	// copies apply.
 	CapacityBytes, RoomBytes int64
 	UsedBytes                map[ID]int64
-	// AllocBytes is what the shared directory of each alloc holds, by AllocName.
+	// Bytes in the shared directory of each alloc, by AllocName.
 	AllocBytes map[string]int64
-	// VolumeBytes is what each volume holds in which a copy works.
+	// Bytes in each volume of the machine.
 	VolumeBytes map[VolumeID]int64
-	// Why not all that a copy, an alloc or a volume keeps could be added up. Whoever has a
-	// limit must keep to what can be measured: what cannot is over it.
+	// Why a copy, an alloc or a volume could not be measured. If it has a limit it is then
+	// over that.
 	Unmeasured       map[ID]string
 	UnmeasuredAlloc  map[string]string
 	UnmeasuredVolume map[VolumeID]string
@@ -52,11 +52,11 @@ type Filled struct {
 
 func (Filled) event() {}
 
-// Hoarded: the output of a copy took disk for nothing that it wrote, or the copy keeps the
-// borglet from bounding it.
+// Hoarded is the event of a copy whose output uses disk without data, or that keeps the borglet
+// from bounding its output.
 type Hoarded struct {
 	ID ID
-	// Why it is to end, for people.
+	// Why the copy is ended, in words.
 	Why string
 }
 

@@ -38,17 +38,6 @@ func (d *diskMeter) done(began, ended time.Time, freeBytes int64) {
 	d.due = ended.Add(max(diskEvery, diskPart*ended.Sub(began)))
 }
 
-// markLogs records the current length of each copy's output, for logs by time.
-func (a *Agent) markLogs() {
-	v := a.view.Load()
-	if v == nil {
-		return
-	}
-	a.clock.look(a.store, v.begun, func(err error) {
-		a.cfg.Log.Warn("the times of a log cannot be kept", "machine", a.cfg.Name, "err", err)
-	})
-}
-
 // freeDisk returns the free space on the disk of the tasks, and whether it is known.
 func (a *Agent) freeDisk() (bytes int64, ok bool) {
 	if a.cfg.AvailableDiskBytes == nil {
@@ -132,19 +121,20 @@ func (m *measurement) copies(ctx context.Context, ids []ID) (sum int64, ok bool)
 		if ctx.Err() != nil {
 			return 0, false
 		}
-		m.own(id)
+		m.measureCopy(id)
 		sum += m.UsedBytes[id]
 	}
 	for id := range m.view.begun {
 		if _, measured := m.UsedBytes[id]; !measured && ctx.Err() == nil {
-			m.own(id)
+			m.measureCopy(id)
 		}
 	}
 	return sum, ctx.Err() == nil
 }
 
-// own measures one copy, and the removed files that it holds open anywhere.
-func (m *measurement) own(id ID) {
+// measureCopy measures one copy and the removed files that it holds open. Those that were in
+// an alloc or a volume count there.
+func (m *measurement) measureCopy(id ID) {
 	held := m.held[id]
 	bytes, err := m.agent.keeps(id, held)
 	m.UsedBytes[id] = bytes
@@ -204,6 +194,7 @@ type diskPlace struct {
 	volume VolumeID
 }
 
+// placesOf returns the directories that a copy shares.
 func (a *Agent) placesOf(d *borgrpc.Desired) (places []diskPlace) {
 	inside := a.cfg.Runtime.Capabilities().OwnFiles
 	if alloc := d.GetAlloc(); alloc != "" {

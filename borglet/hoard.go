@@ -19,7 +19,7 @@ const (
 	// maxExtents bounds the extents of an output file that dataBytes adds up.
 	maxExtents = 1024
 	// aheadPart is how much a file system may preallocate for a growing file, as a multiple
-	// of the data written to it.
+	// of the data in it.
 	aheadPart = 2
 )
 
@@ -53,53 +53,72 @@ func dataBytes(f *os.File, end int64) (sum int64) {
 	return sum
 }
 
-// judge reports a copy whose output uses more disk than its data and the preallocation of a
-// file system explain.
+// hoards reports whether a stream uses more disk than its data, the preallocation of a file
+// system and the bound of a stream explain.
+func (r *rotator) hoards(heldBytes, dataBytes int64) bool {
+	return heldBytes-dataBytes > r.keepBytes+aheadPart*dataBytes
+}
+
+// judge reports a copy whose output hoards disk.
 func (r *rotator) judge(id ID, heldBytes, dataBytes int64) {
-	if aside := heldBytes - dataBytes; aside > r.keepBytes+aheadPart*dataBytes {
-		r.hoarded(Hoarded{ID: id, Why: fmt.Sprintf("its output took %s of disk for nothing that it wrote; the bound of an output stream is %s", mib(aside), mib(r.keepBytes))})
+	if r.hoards(heldBytes, dataBytes) {
+		r.hoarded(Hoarded{ID: id, Why: fmt.Sprintf("its output took %s of disk for nothing that it wrote; the bound of an output stream is %s", mib(heldBytes-dataBytes), mib(r.keepBytes))})
 	}
 }
 
-// cutBack frees the disk space that a stream uses beyond its data, after rotation removed its
-// oldest part.
+// cutBack frees the disk that a stream hoards, after rotation removed its oldest part. Space
+// that judge allows stays: the file system frees its own preallocation, and truncating the
+// file would drop output that the task appends meanwhile.
 func (r *rotator) cutBack(f *os.File, path string, pieces []logPiece) error {
+	hoards := func() (bool, error) {
+		held, size, err := blocksOf(f)
+		return err == nil && r.hoards(held, dataBytes(f, size)), err
+	}
+	if still, err := hoards(); err != nil || !still {
+		return err
+	}
+	// Blocks in the hole that rotation punched.
+	if err := r.punchTaken(f, pieces); err != nil {
+		return err
+	}
+	if still, err := hoards(); err != nil || !still {
+		return err
+	}
+	// Blocks beyond the end of the file: only truncating frees them. That also drops what
+	// the task wrote since its length was read, which only harms a task that hoards.
+	_, size, err := blocksOf(f)
+	if err == nil {
+		err = f.Truncate(size)
+	}
+	if err != nil {
+		return fmt.Errorf("free the space beyond the end of a log: %w", err)
+	}
+	if still, err := hoards(); err != nil || !still {
+		return err
+	}
+	// The space is not in the file's data. The next run gets another file.
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove a log: %w", err)
+	}
+	return nil
+}
+
+// punchTaken punches again the hole before the first data that no piece holds.
+func (r *rotator) punchTaken(f *os.File, pieces []logPiece) error {
+	_, size, err := blocksOf(f)
+	if err != nil {
+		return err
+	}
 	start := int64(0)
 	if len(pieces) > 0 {
 		start = pieces[len(pieces)-1].to
 	}
-	held, size, err := blocksOf(f)
-	if err != nil {
+	if start, err = dataFrom(f, start); err != nil {
 		return err
 	}
-	start, err = dataFrom(f, start)
-	if err != nil {
-		return err
-	}
-	beyond := func() int64 { return held - max(size-start, 0) }
-	if beyond() <= r.keepBytes {
-		return nil
-	}
-	// In the hole that rotation punched before.
 	if end := min(start, size); end > 0 {
 		if err := r.punch(f, end); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 			return err
-		}
-	}
-	if held, size, err = blocksOf(f); err == nil && beyond() > r.keepBytes {
-		// Beyond the end no hole can be punched. Truncating also drops what the task wrote
-		// since its length was read, which only harms a writer that cheats.
-		if err = f.Truncate(size); err == nil {
-			held, size, err = blocksOf(f)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("give back what a log takes behind its end: %w", err)
-	}
-	if beyond() > r.keepBytes {
-		// The space is not in the file's data. The next run gets another file.
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove a log: %w", err)
 		}
 	}
 	return nil

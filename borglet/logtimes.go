@@ -414,3 +414,14 @@ func (c *copyClock) floor(dir string, keepBytes int64) (floor [2]int64, err erro
 	}
 	return floor, nil
 }
+
+// recordLogLengths records the current length of each copy's output, for logs by time.
+func (a *Agent) recordLogLengths() {
+	v := a.view.Load()
+	if v == nil {
+		return
+	}
+	a.clock.look(a.store, v.begun, func(err error) {
+		a.cfg.Log.Warn("the times of a log cannot be kept", "machine", a.cfg.Name, "err", err)
+	})
+}

@@ -67,8 +67,8 @@ func (s *Server) Poll(ctx context.Context, req *borgrpc.PollRequest) (*borgrpc.P
 func (s *Server) internal(err error) error {
 	text := s.agent.cfg.HostPaths.Hide(hostpath.Text(err))
 	if text != err.Error() {
-		if untold, tell := s.agent.told.Next(text, time.Now()); tell {
-			s.agent.cfg.Log.Warn("a call failed, and its caller is not told of paths", "machine", s.agent.cfg.Name, "err", err, "others", untold)
+		if others, ok := s.agent.repeated.Allow(text, time.Now()); ok {
+			s.agent.cfg.Log.Warn("a call failed, and its caller is not told of paths", "machine", s.agent.cfg.Name, "err", err, "others", others)
 		}
 	}
 	return status.Error(codes.Internal, text)

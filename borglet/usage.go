@@ -262,7 +262,7 @@ func (a *Agent) sample(ctx context.Context) {
 				a.cfg.Log.Warn("the output of a forgotten copy is still on disk", "machine", a.cfg.Name, "err", err)
 			}
 		}
-		a.markLogs()
+		a.recordLogLengths()
 		stats := a.cfg.Runtime.Stats(ids)
 		onDisk, ofAllocs := a.measureDisk(ctx, &disk, ids)
 		a.usage.record(stats, onDisk)

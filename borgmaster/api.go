@@ -241,8 +241,8 @@ func (m *Master) withoutPaths(err error) string {
 	text := m.cfg.HostPaths.Hide(hostpath.Text(err))
 	if text != err.Error() {
 		// By what is left of it: that has no path of a request's own.
-		if untold, tell := m.told.Next(text, time.Now()); tell {
-			m.cfg.Logger.Warn("users are told of an error without its paths", "err", err, "others", untold)
+		if others, ok := m.repeated.Allow(text, time.Now()); ok {
+			m.cfg.Logger.Warn("users are told of an error without its paths", "err", err, "others", others)
 		}
 	}
 	return text

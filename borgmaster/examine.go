@@ -99,7 +99,7 @@ func (l *look) judgeBudgets(ctx context.Context, v *pages.Verdict, caller identi
 				whose, next = "The cell", "borgcfg quota list"
 			}
 			for _, h := range share.Held {
-				if !cell.MeasureForgets(h.Measure) && h.Used*100 >= (h.Allowed-h.Reserved)*nearEdgePercent && h.Used > 0 {
+				if !cell.Forgets(h.Measure) && h.Used*100 >= (h.Allowed-h.Reserved)*nearEdgePercent && h.Used > 0 {
 					found(next, "%s holds %d of %d %s.", whose, h.Used, h.Allowed, cell.MeasureName(h.Measure))
 				}
 			}

@@ -135,13 +135,13 @@ func (c *Config) Validate() error {
 type Master struct {
 	cfg Config
 	// What the log is told of the errors of calls.
-	told   repeat.Limiter
-	cellID string
-	conns  *conns
-	gate   *Gate
-	events eventRing
-	shard  *linkshard.Shard
-	duty   *dutyLoop
+	repeated repeat.Limiter
+	cellID   string
+	conns    *conns
+	gate     *Gate
+	events   eventRing
+	shard    *linkshard.Shard
+	duty     *dutyLoop
 	// What tasks reserve, while elected.
 	reclaim *reclaimLoop
 	// What volumes keep.

@@ -175,6 +175,7 @@ func (b *build) kills(ctx context.Context, group []*test, n int) (string, error)
 	return b.killsIn(ctx, group, n)
 }
 
+// killsIn is kills for tests that one process runs.
 func (b *build) killsIn(ctx context.Context, group []*test, n int) (string, error) {
 	for len(group) > 0 {
 		pkg := group[0].pkg
@@ -184,21 +185,22 @@ func (b *build) killsIn(ctx context.Context, group []*test, n int) (string, erro
 			limit += 3 * t.took
 			names = append(names, t.name)
 		}
-		out, late, err := b.runTests(ctx, limit, pkg, names, n)
-		if ctx.Err() != nil {
-			return "", ctx.Err()
-		}
-		if err == nil {
-			return "", nil
+		out, got, err := b.runTests(ctx, limit, pkg, names, n)
+		if err != nil || got == passed {
+			return "", err
 		}
 		name := names[0]
-		if m := failed.FindSubmatch(out); m != nil && !late {
+		if m := failed.FindSubmatch(out); m != nil && got != timedOut {
 			name = string(m[1])
-		} else if late || len(names) > 1 {
+		} else if got == timedOut || len(names) > 1 {
 			// A crash or a hang: nothing says which test.
-			return b.tree.short(pkg) + map[bool]string{true: " hangs", false: " crashes"}[late], nil
+			return b.tree.short(pkg) + map[bool]string{true: " hangs", false: " crashes"}[got == timedOut], nil
 		}
-		if _, _, err := b.runTests(ctx, 3*limit, pkg, []string{name}, 0); err == nil || pkg == simulator {
+		_, got, err = b.runTests(ctx, 3*limit, pkg, []string{name}, 0)
+		if err != nil {
+			return "", err
+		}
+		if got == passed {
 			return b.tree.short(pkg) + " " + name, nil
 		}
 		group = slices.DeleteFunc(slices.Clone(group), func(t *test) bool { return t.name == name })
@@ -206,8 +208,19 @@ func (b *build) killsIn(ctx context.Context, group []*test, n int) (string, erro
 	return "", nil
 }
 
-// runTests runs tests with the n-th mutant; late reports that they were ended by the limit.
-func (b *build) runTests(ctx context.Context, limit time.Duration, pkg string, names []string, n int) (_ []byte, late bool, _ error) {
+// outcome is how a run of tests ended.
+type outcome int
+
+const (
+	passed outcome = iota
+	notPassed
+	// The run was killed at its time limit.
+	timedOut
+)
+
+// runTests runs tests with the n-th mutant, or without a mutant if n is 0, and returns their
+// output. The error is that the tests could not be run, or that ctx ended.
+func (b *build) runTests(ctx context.Context, limit time.Duration, pkg string, names []string, n int) ([]byte, outcome, error) {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var out bytes.Buffer
@@ -215,8 +228,15 @@ func (b *build) runTests(ctx context.Context, limit time.Duration, pkg string, n
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
 	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) && limited.Err() == nil {
-		return nil, false, fmt.Errorf("run %s: %w", cmd.Path, err)
+	switch {
+	case ctx.Err() != nil:
+		return nil, notPassed, ctx.Err()
+	case err == nil:
+		return out.Bytes(), passed, nil
+	case limited.Err() != nil:
+		return out.Bytes(), timedOut, nil
+	case errors.As(err, &exit):
+		return out.Bytes(), notPassed, nil
 	}
-	return out.Bytes(), limited.Err() != nil, err
+	return nil, notPassed, fmt.Errorf("run %s: %w", cmd.Path, err)
 }

@@ -128,7 +128,8 @@ func (g *grid) refreshHeadroom(i int32) {
 	}
 }
 
-// yields reports whether a copy gives way to anybody, and its priority as a victim.
+// yields reports whether a class may count on the place of a copy, and the priority that it must
+// be above: the copy's own, or stoppingPriority for one that stops, which any class may count on.
 func yields(t *site, p *cell.Copy) (priority int32, ok bool) {
 	switch {
 	case p.Claimed() || p.Waits() || len(t.promised.Victims) > 0 && slices.Contains(t.promised.Victims, p.ID()):
@@ -139,7 +140,7 @@ func yields(t *site, p *cell.Copy) (priority int32, ok bool) {
 	return stoppingPriority, p.State() == borgpb.AttemptState_ATTEMPT_STATE_STOPPING
 }
 
-// allocYields is yields for an alloc with everything in it.
+// allocYields is yields for an alloc together with all copies in it.
 func allocYields(t *site, a *cell.Alloc) (priority int32, ok bool) {
 	if a.Machine() != t.machine || len(a.After()) > 0 || slices.Contains(t.promised.Victims, allocID(a)) {
 		return 0, false

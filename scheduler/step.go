@@ -2,23 +2,23 @@ package scheduler
 
 import "math/bits"
 
-// steps are the slots by what is free there of one resource: a set for each of
-// some amounts, two to a doubling, of those with at least that much. A walk over
-// the set of the highest step that a request reaches passes by most of the machines
-// that are too full without looking at them.
+// steps indexes the slots by the free amount of one resource. There are two steps for each
+// doubling of the amount, and for each step the set of slots with at least that much free. A
+// walk over the set of the highest step that a request reaches skips most machines that are too
+// full.
 type steps struct {
-	// at is the step of each slot.
+	// Step of each slot.
 	at []uint8
 	// sets[k] holds the slots at step k+1 and above.
 	sets [maxSteps]bitset
-	// shift makes units of which the first step is one.
+	// An amount shifted right by this is in units; the first step is one unit.
 	shift uint8
 }
 
-// maxSteps is the highest step; beyond are the amounts of 2^16 units and more.
+// maxSteps is the highest step; it covers all amounts from its own on.
 const maxSteps = 32
 
-// The first steps are 32 thousandths of a core and 16 MiB.
+// The units are 32 milli-cores and 16 MiB.
 const (
 	cpuShift = 5
 	memShift = 24
@@ -34,8 +34,8 @@ func newSteps(n int, shift uint8) *steps {
 	return s
 }
 
-// stepOf is the step that an amount reaches; zero: not even the first. More
-// never reaches less.
+// stepOf returns the highest step that an amount reaches; 0 if it is below the first. It is
+// monotonic in the amount.
 func stepOf(amount int64, shift uint8) uint8 {
 	units := amount >> shift
 	if units <= 0 {
@@ -47,7 +47,7 @@ func stepOf(amount int64, shift uint8) uint8 {
 	return uint8(min(2*doublings+int(upper)+1, maxSteps))
 }
 
-// put notes how much is free in a slot.
+// put sets how much is free in a slot.
 func (s *steps) put(i int32, free int64) {
 	now, before := stepOf(free, s.shift), s.at[i]
 	for k := before; k < now; k++ {
@@ -59,8 +59,8 @@ func (s *steps) put(i int32, free int64) {
 	s.at[i] = now
 }
 
-// of returns the slots that may hold a request; more of them than do. All is what
-// it returns for one that needs none.
+// of returns a superset of the slots with room for a request; all if the request is below the
+// first step.
 func (s *steps) of(request int64, all bitset) bitset {
 	if k := stepOf(request, s.shift); k > 0 {
 		return s.sets[k-1]

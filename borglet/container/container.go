@@ -7,248 +7,33 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync/atomic"
 
-	"github.com/opencontainers/cgroups"
-	_ "github.com/opencontainers/cgroups/devices" // device rules of cgroups
-	"github.com/opencontainers/cgroups/manager"
 	"github.com/opencontainers/runc/libcontainer"
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 
 	"borg/borglet"
-	"borg/borglet/beneath"
-	"borg/mutant"
-	"borg/proto/borgpb"
 )
 
-// beginContainer makes a container whose program waits to be let go.
-func beginContainer(dir string, o *order, stdout, stderr *os.File) (*begun, error) {
-	logrus.SetLevel(logrus.WarnLevel)
-	l := &o.Launch
-	root := filepath.Join(dir, rootfsDir)
-	binds, err := buildRoot(dir, root, o)
-	if err != nil {
-		return nil, err
-	}
-	if l.Alloc != "" {
-		if err := makeAlloc(o.CgroupParent, l); err != nil {
-			return nil, err
-		}
-	}
-	if err := ownNetwork(dir, o); err != nil {
-		return nil, err
-	}
-	if root, err = ownRoot(root, o, binds, stdout, stderr); err != nil {
-		return nil, err
-	}
-	files, args, err := initFiles()
-	if err != nil {
-		return nil, err
-	}
-	for _, f := range files {
-		binds = append(binds, bind{source: f.source, path: f.path})
-	}
-	if err := limitSelf(); err != nil {
-		return nil, fmt.Errorf("start container: %w", err)
-	}
-	if o.FirstID != 0 {
-		users, err := userNamespace(o.FirstID)
-		if err != nil {
-			return nil, err
-		}
-		// The container has joined it when it has started.
-		defer users.Close()
-		o.users = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), users.Fd())
-	}
-	config := containerConfig(o, root, binds)
-	if l.Image() != nil {
-		if err := checkPlaces(root, config.Mounts); err != nil {
-			return nil, err
-		}
-	}
-	status, err := beneath.Open(dir, statusFile, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open the status file: %w", err)
-	}
-	defer status.Close()
-	// Found before the start: libcontainer sends threads of this process into
-	// the container's mount name space, and what /proc/self says of mounts is
-	// what its first thread sees.
-	group := cgroupPaths(cgroupPath(o.CgroupParent, l))
-	c, err := libcontainer.Create(o.StateDir, l.ID.String(), config)
-	if err != nil {
-		return nil, fmt.Errorf("create container: %w", err)
-	}
-	p := &libcontainer.Process{
-		// The init goes to the task's working directory: libcontainer would make
-		// one that is missing.
-		Args: slices.Concat(args, []string{l.Cwd}, l.Args), Env: append(l.Env, initVariable+"=1"), Cwd: "/",
-		Stdout: stdout, Stderr: stderr, ExtraFiles: []*os.File{status}, Init: true,
-	}
-	if err := c.Start(p); err != nil {
-		return nil, startError(l, err)
-	}
-	return watchContainer(dir, c, p, group)
-}
-
-// buildRoot makes a copy's root file system with its packages, and the binds that it has
-// in it.
-func buildRoot(dir, root string, o *order) ([]bind, error) {
-	l := &o.Launch
-	binds, err := buildRootfs(root, l)
-	if err != nil {
-		return nil, err
-	}
-	if o.FirstID != 0 {
-		if err := giveTree(root, o.FirstID); err != nil {
-			return nil, fmt.Errorf("make root file system: %w", err)
-		}
-	}
-	packages, err := mountPackages(dir, root, o)
-	if err != nil {
-		return nil, err
-	}
-	binds = append(binds, packages...)
-	if l.Image() != nil {
-		names, err := buildNames(dir, root, l.Hostname)
-		if err != nil {
-			return nil, err
-		}
-		binds = append(binds, names...)
-	}
-	binds = append(binds, bind{source: filepath.Join(dir, taskDir), path: "/task", writable: true, owned: true})
-	if l.Alloc != "" {
-		binds = append(binds, bind{source: l.AllocDir, path: borglet.AllocPath, writable: true, owned: true})
-		if err := makeAlloc(o.CgroupParent, l); err != nil {
-			return nil, err
-		}
-	}
-	if l.Papers != "" {
-		binds = append(binds, bind{source: l.Papers, path: borglet.PapersPath, owned: true})
-	}
-	for _, m := range l.Mounts {
-		binds = append(binds, bind{source: m.Source, path: m.Path, writable: m.Writable, owned: true})
-	}
-	return binds, nil
-}
-
-// ownRoot makes what the shim has prepared usable by the root of the copy's user
-// name space, and returns where its root file system is seen.
-func ownRoot(root string, o *order, binds []bind, outputs ...*os.File) (string, error) {
-	if o.FirstID == 0 {
-		return root, nil
-	}
-	if err := giveOutput(o.FirstID, outputs); err != nil {
-		return "", err
-	}
-	if err := checkOwned(o.FirstID, binds); err != nil {
-		return "", err
-	}
-	if !o.Cover {
-		return root, nil
-	}
-	return coverRoot(root)
-}
-
-// giveOutput lets a copy write to its output, also when a program opens it again by the name
-// /dev/stdout. It stays root's: its owner could take a lease on it, and with that keep the
-// borglet from opening it.
-func giveOutput(firstID uint32, outputs []*os.File) error {
-	for _, f := range outputs {
-		err := f.Chown(0, int(firstID))
-		if err == nil {
-			err = f.Chmod(0o660)
-		}
-		if err != nil {
-			return fmt.Errorf("give the task its output: %w", err)
-		}
-	}
-	return nil
-}
-
-// checkOwned finds the binds of file systems that cannot have other owners, such as
-// overlays and those of other machines: they show as they are.
-func checkOwned(firstID uint32, binds []bind) error {
-	users, err := userNamespace(firstID)
-	if err != nil {
-		return err
-	}
-	defer users.Close()
-	for i := range binds {
-		binds[i].owned = binds[i].owned && canMap(binds[i].source, users)
-	}
-	return nil
-}
-
-// startError tells what lies in the task from what lies in the machine.
-func startError(l *borglet.Launch, err error) error {
-	text := err.Error()
-	if strings.Contains(text, "OOM-killed") {
-		return inWay(borgpb.ExitReason_EXIT_REASON_LIMIT_TOO_SMALL, fmt.Errorf("memory limit of %d bytes: too little to start in", l.Limits.MemBytes))
-	}
-	for _, m := range l.Mounts {
-		if strings.Contains(text, fmt.Sprintf("mounting %q", m.Source)) {
-			return inWay(borgpb.ExitReason_EXIT_REASON_MOUNT, fmt.Errorf("mount of %s at %s: %w", m.Source, m.Path, err))
-		}
-	}
-	return fmt.Errorf("start container: %w", err)
-}
-
-func watchContainer(dir string, c *libcontainer.Container, p *libcontainer.Process, group paths) (*begun, error) {
-	pid, err := p.Pid()
-	if err != nil {
-		return nil, fmt.Errorf("start container: %w", err)
-	}
-	id, err := identify(pid)
-	if err != nil {
-		return nil, fmt.Errorf("start container: its first process is gone: %w", err)
-	}
-	wait := func() borglet.ExitFile {
-		state, waitErr := p.Wait()
-		return endedContainer(dir, group, state, waitErr)
-	}
-	return &begun{proc: id, release: c.Exec, wait: wait}, nil
-}
-
-// makeAlloc makes the cgroup that the tasks of an alloc share.
-func makeAlloc(parent string, l *borglet.Launch) error {
-	r := limits(l.AllocLimits)
-	r.SkipDevices = true
-	m, err := manager.New(&cgroups.Cgroup{Path: allocPath(parent, l.Alloc), Resources: r})
-	if err == nil {
-		err = m.Apply(-1)
-	}
-	if err == nil {
-		err = m.Set(r)
-	}
-	if err != nil {
-		return fmt.Errorf("make the cgroup of alloc %s: %w", l.Alloc, err)
-	}
-	return nil
-}
-
-// containerBackend is the borglet's side of containers. It signals processes
-// by their handles and reads cgroups as files; libcontainer is asked only to
-// change limits and to take away.
+// containerBackend is the borglet's side of containers. It signals processes by their handles
+// and reads cgroups as files, and uses libcontainer only to change limits and to destroy.
 type containerBackend struct {
 	cfg Config
-	// ids are nil where copies have no user ids of their own.
+	// User ids of copies; nil if copies have no user ids of their own.
 	ids *idRanges
-	// claims are of the ids that are this borglet's on the machine; nil without ids.
+	// The ranges of ids that this borglet has claimed on the machine; nil without ids.
 	claims *idClaims
-	// wall is nil where ports cannot be closed.
+	// Blocks ports that were not granted; nil if the machine cannot.
 	wall   *wall
 	meters *meters
-	// killed remembers what was found, so that the kernel's log is read only for news. Only
-	// kills uses it, one call at a time.
+	// Kills found by the last call, so that the kernel's log is read only for new ones. Used
+	// by kills alone, which is not called concurrently.
 	killed map[borglet.ID]oomKills
-	// cpus is nil where no copy can have processors alone.
+	// Processors of copies that have some alone; nil if the machine cannot.
 	cpus    *processors
 	weights *allocWeights
-	// unbound: it was told that the processes of tasks cannot be bounded.
+	// Whether the log says already that the processes of tasks cannot be bounded.
 	unbound atomic.Bool
 }
 
@@ -263,7 +48,7 @@ func newContainerBackend(cfg Config) (backend, error) {
 		return nil, fmt.Errorf("make run-time directory: %w", err)
 	}
 	logrus.SetLevel(logrus.WarnLevel)
-	if err := letAllGo(cgroupParent(cfg.Name)); err != nil {
+	if err := thawAll(cgroupParent(cfg.Name)); err != nil {
 		return nil, err
 	}
 	b := &containerBackend{cfg: cfg, meters: newMeters()}
@@ -305,7 +90,7 @@ func newContainerBackend(cfg Config) (backend, error) {
 	return b, nil
 }
 
-// prepare gives the copy what is its alone on the machine.
+// prepare reserves for a new copy what it does not share: processors, user ids and ports.
 func (b *containerBackend) prepare(o *order) (err error) {
 	if err := b.placeOn(o); err != nil {
 		return err
@@ -344,7 +129,7 @@ func (b *containerBackend) remember(o *order) {
 	}
 }
 
-// placeOn says on which processors the copy begins.
+// placeOn sets the processors on which the copy starts.
 func (b *containerBackend) placeOn(o *order) (err error) {
 	switch {
 	case b.cpus != nil:
@@ -364,8 +149,8 @@ func (b *containerBackend) settleShared() error {
 	return errors.Join(err, b.cpus.settle())
 }
 
-// bound bounds the processes of all tasks. A machine where that cannot be runs them
-// nevertheless; the log says so once.
+// bound limits the number of processes of all tasks together. A machine that cannot do so runs
+// the tasks nevertheless, and logs it once.
 func (b *containerBackend) bound() {
 	if err := boundProcesses(); err != nil && !b.unbound.Swap(true) {
 		b.cfg.Log.Warn("tasks can take all processes of the machine", "machine", b.cfg.Name, "err", err)
@@ -373,7 +158,7 @@ func (b *containerBackend) bound() {
 }
 
 func (b *containerBackend) started(o *order) error {
-	// The end of the last other task may have taken the cgroup with its bound away.
+	// The cgroup, with its bound, may have been removed with the last task before this one.
 	b.bound()
 	err := b.weights.weigh(o.Launch.ID)
 	if b.cpus == nil {
@@ -409,10 +194,9 @@ func (b *containerBackend) load(id borglet.ID) (*libcontainer.Container, error) 
 	return libcontainer.Load(stateDir(b.cfg), id.String())
 }
 
-// orphan finds a container's first process. One that is only created waits
-// before the task's program; nobody will let it go any more. That the init has
-// said it is ready counts for more than what libcontainer thinks: its mark of a
-// container that waits is taken away a moment after it no longer does.
+// orphan returns the first process of a container that an earlier borglet started, and whether
+// the task's program runs. In a container that was only created it never will. What the init
+// reports counts, because libcontainer updates its own state a moment later.
 func (b *containerBackend) orphan(id borglet.ID, dir string) (proc, bool) {
 	c, err := b.load(id)
 	if err != nil {
@@ -430,8 +214,8 @@ func (b *containerBackend) orphan(id borglet.ID, dir string) (proc, bool) {
 	return p, b.listening(dir) || (err == nil && status != libcontainer.Created)
 }
 
-// listening: the init takes signals. Before it does, they would be lost: the
-// kernel keeps them from a first process that has not asked for them.
+// listening reports whether the init handles signals. The kernel drops a signal to the first
+// process of a pid name space that has no handler for it.
 func (b *containerBackend) listening(dir string) bool {
 	_, ready, _ := readStatus(dir)
 	return ready
@@ -441,7 +225,7 @@ func (b *containerBackend) kill(id borglet.ID, p proc) error {
 	if p.Pid == 0 {
 		return nil
 	}
-	// With the first process the kernel ends all of its pid name space.
+	// When the first process dies the kernel kills all others of its pid name space.
 	return p.signal(unix.SIGKILL)
 }
 
@@ -462,8 +246,8 @@ func (b *containerBackend) find(id borglet.ID) (string, bool) {
 	return c.Config().Cgroups.Path, true
 }
 
-// update changes limits in place. Devices are left as they are: a change
-// without their rules would take even /dev/null away.
+// update changes the limits of a running container. It skips devices: the config has no rules
+// for them here, and applying it would deny even /dev/null.
 func (b *containerBackend) update(l *borglet.Launch) error {
 	c, err := b.load(l.ID)
 	if err != nil {
@@ -501,153 +285,4 @@ func (b *containerBackend) update(l *borglet.Launch) error {
 		return fmt.Errorf("change limits: %w", err)
 	}
 	return nil
-}
-
-func (b *containerBackend) stats(runs map[borglet.ID]proc) map[borglet.ID]borglet.Stats {
-	stats, err := b.meters.sample(runs)
-	if err != nil {
-		b.cfg.Log.Warn("usage cannot be measured", "machine", b.cfg.Name, "err", err)
-	}
-	return stats
-}
-
-func (b *containerBackend) allocStats(allocs []string) map[string]borglet.Stats {
-	stats, err := b.meters.sampleAllocs(cgroupParent(b.cfg.Name), allocs)
-	if err != nil {
-		b.cfg.Log.Warn("the usage of allocs cannot be measured", "machine", b.cfg.Name, "err", err)
-	}
-	return stats
-}
-
-func (b *containerBackend) kills(runs map[borglet.ID]proc) map[borglet.ID]borglet.Kills {
-	list, err := hierarchies()
-	if err != nil {
-		return nil
-	}
-	found := make(map[borglet.ID]oomKills)
-	told := make(map[borglet.ID]borglet.Kills)
-	for id, run := range runs {
-		group, err := pathsOf(list, run.Pid)
-		if err != nil {
-			continue // it has just ended
-		}
-		n := group.oomKills()
-		if n == 0 {
-			continue
-		}
-		k := b.killed[id]
-		if k.count == 0 || k.count > n {
-			k = group.kills()
-		}
-		k.count = n
-		found[id], told[id] = k, borglet.Kills{Count: n, Process: k.process, Bytes: k.bytes}
-	}
-	b.killed = found
-	return told
-}
-
-func (b *containerBackend) cgroups(runs map[borglet.ID]proc) map[borglet.ID]paths {
-	list, err := hierarchies()
-	if err != nil {
-		return nil
-	}
-	found := make(map[borglet.ID]paths, len(runs))
-	for id, run := range runs {
-		if group, err := pathsOf(list, run.Pid); err == nil { // otherwise it has just ended
-			found[id] = group
-		}
-	}
-	return found
-}
-
-func (b *containerBackend) members(runs map[borglet.ID]proc) (map[borglet.ID][]int, error) {
-	list, err := hierarchies()
-	if err != nil {
-		return nil, err
-	}
-	found := make(map[borglet.ID][]int, len(runs))
-	for id, run := range runs {
-		if group, err := pathsOf(list, run.Pid); err == nil { // otherwise it has just ended
-			found[id] = group.pids()
-		}
-	}
-	return found, nil
-}
-
-// destroy takes a container away, whatever is left of it: its processes, its
-// cgroup, libcontainer's state, and the mount points.
-func (b *containerBackend) destroy(id borglet.ID) error {
-	if err := b.remove(id); err != nil {
-		return err
-	}
-	if err := b.weights.leave(id); err != nil {
-		return err
-	}
-	if b.ids != nil {
-		b.ids.free(id)
-	}
-	if b.cpus != nil {
-		if err := b.cpus.free(id); err != nil {
-			return err
-		}
-	}
-	if b.wall != nil {
-		return b.wall.free(id)
-	}
-	return nil
-}
-
-func (b *containerBackend) remove(id borglet.ID) error {
-	dir := filepath.Join(stateDir(b.cfg), id.String())
-	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	c, err := b.load(id)
-	switch {
-	case err == nil:
-		alloc := filepath.Dir(c.Config().Cgroups.Path)
-		if err := c.Destroy(); err != nil {
-			return fmt.Errorf("remove container: %w", err)
-		}
-		if alloc != cgroupParent(b.cfg.Name) {
-			removeCgroup(alloc)
-		}
-	case errors.Is(err, libcontainer.ErrNotExist):
-		if mutant.Planted(mutant.HalfMadeKept) {
-			return nil
-		}
-		// Its maker was killed before it wrote the state. The cgroup, if there
-		// is one, is where it would have been.
-		for _, path := range placesOf(cgroupParent(b.cfg.Name), id) {
-			if err := emptyCgroup(path); err != nil {
-				return fmt.Errorf("remove container: %w", err)
-			}
-			if alloc := filepath.Dir(path); alloc != cgroupParent(b.cfg.Name) {
-				removeCgroup(alloc)
-			}
-		}
-	default:
-		return fmt.Errorf("find container: %w", err)
-	}
-	if err := os.RemoveAll(dir); err != nil {
-		return fmt.Errorf("remove container: %w", err)
-	}
-	return nil
-}
-
-// close removes the borglet's cgroups if nothing is in them.
-func (b *containerBackend) close() {
-	b.meters.close()
-	if b.wall != nil {
-		if err := b.wall.leave(); err != nil {
-			b.cfg.Log.Warn("the packet filter's table is left", "machine", b.cfg.Name, "err", err)
-		}
-	}
-	if b.claims != nil && b.ids.empty() {
-		if err := b.claims.release(); err != nil {
-			b.cfg.Log.Warn("user ids of tasks stay claimed", "machine", b.cfg.Name, "err", err)
-		}
-	}
-	removeCgroup(cgroupParent(b.cfg.Name))
-	removeCgroup(filepath.Dir(cgroupParent(b.cfg.Name)))
 }

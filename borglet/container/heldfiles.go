@@ -19,23 +19,23 @@ const (
 	kcmpFS    = 3
 )
 
-// shared reports whether two threads have the same open files, or directories. Where the
-// kernel does not say they do not.
+// shared reports whether two threads share their table of open files (kcmpFiles) or their
+// directories (kcmpFS). Without kcmp in the kernel it reports false.
 func shared(a, b, what int) bool {
 	differ, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), uintptr(what), 0, 0, 0)
 	return errno == 0 && differ == 0
 }
 
-// refused reports whether an error only says that the borglet is not root.
+// refused reports whether an error is for want of permission, and the borglet is not root.
 func (w *heldWalk) refused(err error) bool {
 	return !w.root && (errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM))
 }
 
-// files looks at what a thread has open.
-func (w *heldWalk) files(pid, tid int) error {
+// countOpenFiles counts the open files of a thread.
+func (w *heldWalk) countOpenFiles(pid, tid int) error {
 	dir := fmt.Sprintf("/proc/%d/task/%d/fd", pid, tid)
 	fd, err := unix.Open(dir, openDirectory, 0)
-	if w.gone(err) || w.refused(err) {
+	if w.vanished(err) || w.refused(err) {
 		return nil
 	}
 	if err != nil {
@@ -44,7 +44,7 @@ func (w *heldWalk) files(pid, tid int) error {
 	defer unix.Close(fd)
 	for {
 		n, err := unix.Getdents(fd, w.buf)
-		if w.gone(err) || w.refused(err) || err == nil && n <= 0 {
+		if w.vanished(err) || w.refused(err) || err == nil && n <= 0 {
 			return nil
 		}
 		if err != nil {
@@ -55,31 +55,32 @@ func (w *heldWalk) files(pid, tid int) error {
 			if w.looks++; w.looks > maxHeldLooks {
 				return errLooks
 			}
-			isSocket, err := w.file(fd, name)
+			isSocket, err := w.countFile(fd, name)
 			if err != nil {
 				return fmt.Errorf("look at an open file of process %d: %w", pid, err)
 			}
 			if isSocket {
-				w.socket(pid, tid, name)
+				w.lookIntoSocket(pid, tid, name)
 			}
 		}
 	}
 }
 
-// file counts what a link in /proc leads to, if it is a file, or a directory, without a name.
-func (w *heldWalk) file(dir int, name string) (isSocket bool, err error) {
+// countFile counts the target of a link in /proc if it is a removed file or directory, and
+// reports whether it is a socket.
+func (w *heldWalk) countFile(dir int, name string) (isSocket bool, err error) {
 	var st unix.Statx_t
-	// What a server far away would have to be asked for is as it was last known.
+	// AT_STATX_DONT_SYNC: no file server is asked, which might not answer.
 	const what = unix.STATX_TYPE | unix.STATX_NLINK | unix.STATX_UID | unix.STATX_INO | unix.STATX_BLOCKS
 	err = unix.Statx(dir, name, unix.AT_STATX_DONT_SYNC, what, &st)
 	switch {
-	case w.gone(err) || w.refused(err):
+	case w.vanished(err) || w.refused(err):
 		return false, nil
 	case err != nil:
 		return false, err
 	case st.Nlink != 0:
 		return st.Mode&unix.S_IFMT == unix.S_IFSOCK, nil
-	case w.copy.ids[1] > 0 && (st.Uid < w.users[0] || st.Uid > w.users[1]):
+	case w.current.uids[1] > 0 && (st.Uid < w.users[0] || st.Uid > w.users[1]):
 		return false, nil
 	}
 	id := inode{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}
@@ -96,7 +97,7 @@ func (w *heldWalk) file(dir int, name string) (isSocket bool, err error) {
 	return false, nil
 }
 
-// placeOf is the place that a path is in; empty: none.
+// placeOf returns the innermost place that contains a path; empty if none does.
 func placeOf(path string, places []string) (place string) {
 	for _, p := range places {
 		if within(path, p) && len(p) > len(place) {
@@ -106,9 +107,9 @@ func placeOf(path string, places []string) (place string) {
 	return place
 }
 
-// onDisk reports whether a device is of the file system that is measured: what is in memory
-// or on another disk does not count. An overlay has a device of its own for what it keeps
-// there, and so has each subvolume.
+// onDisk reports whether a device belongs to the measured file system; files in memory or on
+// other disks do not count. Overlays and btrfs subvolumes have devices of their own and are
+// taken to be on it.
 func (w *heldWalk) onDisk(dev uint64, dir int, name string) bool {
 	if dev == w.disk {
 		return true
@@ -123,17 +124,17 @@ func (w *heldWalk) onDisk(dev uint64, dir int, name string) bool {
 	return on
 }
 
-// links looks at what a thread holds by links of its directory in /proc: where it works,
-// and the program that it was started from.
-func (w *heldWalk) links(tid int, names ...string) error {
+// countLinks counts the targets of links in a thread's directory in /proc: its working and
+// root directory, or its program.
+func (w *heldWalk) countLinks(tid int, names ...string) error {
 	dir, err := unix.Open(fmt.Sprintf("/proc/%d", tid), openDirectory, 0)
-	if w.gone(err) || w.refused(err) {
+	if w.vanished(err) || w.refused(err) {
 		return nil
 	}
 	if err == nil {
 		defer unix.Close(dir)
 		for _, name := range names {
-			if _, err = w.file(dir, name); err != nil {
+			if _, err = w.countFile(dir, name); err != nil {
 				break
 			}
 		}
@@ -144,9 +145,9 @@ func (w *heldWalk) links(tid int, names ...string) error {
 	return nil
 }
 
-// mappings looks at what a process has mapped; done is false of a thread that has ended and
-// has no memory any more.
-func (w *heldWalk) mappings(tid int) (done bool, err error) {
+// countMappings counts the mapped files of a process. done is false if the thread has exited
+// and so shows no memory.
+func (w *heldWalk) countMappings(tid int) (done bool, err error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", tid))
 	if err != nil {
 		return false, nil
@@ -188,20 +189,21 @@ func (w *heldWalk) mappings(tid int) (done bool, err error) {
 		}
 	}
 	for _, file := range ranges {
-		if programs[file] && w.copy.ids[1] == 0 {
-			// A program or library that was replaced while it runs is the machine's.
+		if programs[file] && w.current.uids[1] == 0 {
+			// Without user ids of its own the copy runs the machine's programs. One that was
+			// replaced while it runs is not the copy's.
 			continue
 		}
 		if dir < 0 {
 			dir, err = unix.Open(fmt.Sprintf("/proc/%d/map_files", tid), openDirectory, 0)
-			if w.gone(err) || w.refused(err) {
+			if w.vanished(err) || w.refused(err) {
 				return done, nil
 			}
 			if err != nil {
 				return done, fmt.Errorf("list the mapped files of process %d: %w", tid, err)
 			}
 		}
-		if _, err := w.file(dir, files[file]); err != nil {
+		if _, err := w.countFile(dir, files[file]); err != nil {
 			return done, fmt.Errorf("look at a mapped file of process %d: %w", tid, err)
 		}
 	}

@@ -15,18 +15,18 @@ import (
 )
 
 const (
-	// maxHeldLooks bounds the open files and mappings of a copy that are looked at.
+	// maxHeldLooks bounds the open files and mappings of a copy that one look visits.
 	maxHeldLooks = 4_000_000
-	// heldRounds is how often the processes of a copy are listed, to find those that were
-	// started meanwhile and were given its open files.
+	// heldRounds is how often one look lists the processes of a copy, to find those that
+	// started meanwhile and inherited open files.
 	heldRounds = 4
-	// removedSuffix ends what the kernel says is the path of a file without a name.
+	// removedSuffix ends the path that the kernel shows for a removed file.
 	removedSuffix = " (deleted)"
 )
 
-// HeldOpen adds up what the processes of runs hold open, or have mapped, of files that have
-// no name any more, on the file system of disk. Only a walk over all that they have open
-// finds those. places are prefixes of paths as the processes see them.
+// HeldOpen returns the disk space of removed files that the processes of copies have open or
+// mapped, on the file system of the directory disk. Only visiting all open files finds them.
+// places are the directories that each copy shares, as its processes see them.
 func (r *Runtime) HeldOpen(disk string, places map[borglet.ID][]string) map[borglet.ID]borglet.HeldOpen {
 	w, err := newHeldWalk(disk)
 	if err != nil {
@@ -35,43 +35,49 @@ func (r *Runtime) HeldOpen(disk string, places map[borglet.ID][]string) map[borg
 	}
 	runs := r.processes(slices.Collect(maps.Keys(places)))
 	for id, run := range runs {
-		w.copies = append(w.copies, &heldCopy{id: id, run: run, places: places[id], ids: ownIDs(run.Pid), bytes: map[string]int64{}})
+		w.copies = append(w.copies, &heldCopy{id: id, run: run, places: places[id], uids: userRange(run.Pid), bytes: map[string]int64{}})
 	}
 	slices.SortFunc(w.copies, func(a, b *heldCopy) int { return cmp.Compare(a.id.String(), b.id.String()) })
 	if w.users = r.cfg.TaskIDs; w.users == [2]uint32{} {
 		w.users = DefaultTaskIDs
 	}
 	groups := r.backend.cgroups(runs)
-	for _, together := range heldTogether(w.copies, groups) {
-		r.lookAt(w, together, groups)
+	for _, together := range groupByFreezer(w.copies, groups) {
+		r.lookAtGroup(w, together, groups)
 	}
-	return r.judgeHeld(w, groups)
+	return r.heldResults(w, groups)
 }
 
-// heldCopy is a copy that is looked at.
+// heldCopy is one copy and what a look has found of it.
 type heldCopy struct {
 	id  borglet.ID
 	run proc
-	// places are what is not its own alone.
+	// Directories that it shares with other copies.
 	places []string
-	// ids are the first and last of its user ids; zero: it has the machine's.
-	ids   [2]uint32
+	// First and last of its user ids; zero if it has the machine's.
+	uids [2]uint32
+	// Bytes found by place; "" for any other place.
 	bytes map[string]int64
-	// failed is why it could not be looked at; nil: it was.
+	// Why the look failed; nil if it did not.
 	failed error
-	// unseen: files are on their way in its sockets that could not be looked at.
+	// Whether sockets hold files in flight that the look could not see.
 	unseen bool
-	// still: it stood still meanwhile. Otherwise moved tells that something was gone when
-	// it was its turn, and cpuNs what it had worked before.
-	still, moved bool
-	cpuNs        int64
+	// Whether the copy was frozen during the look.
+	frozen bool
+	// Whether something vanished, or appeared late, during the look.
+	moved bool
+	// Processor time of the copy before the look.
+	cpuNs int64
 }
 
-// own reports whether a user id is one of its own.
-func (c *heldCopy) own(uid uint32) bool { return c.ids[1] > 0 && uid >= c.ids[0] && uid <= c.ids[1] }
+// hasUser reports whether a user id is in the copy's own range.
+func (c *heldCopy) hasUser(uid uint32) bool {
+	return c.uids[1] > 0 && uid >= c.uids[0] && uid <= c.uids[1]
+}
 
-// ownIDs are the user ids that a process alone has; zero for one with those of the machine.
-func ownIDs(pid int) [2]uint32 {
+// userRange returns the first and last user id of a process's user name space; zero for a
+// process in that of the machine.
+func userRange(pid int) [2]uint32 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/uid_map", pid))
 	var inside, outside, count uint32
 	if _, scanErr := fmt.Sscan(string(text), &inside, &outside, &count); err != nil || scanErr != nil || inside == outside || count == 0 {
@@ -80,29 +86,30 @@ func ownIDs(pid int) [2]uint32 {
 	return [2]uint32{outside, outside + count - 1}
 }
 
-// heldWalk looks at what processes have open.
+// heldWalk is one pass over the open files of all copies.
 type heldWalk struct {
-	// disk is the device of the file system, and kind its type.
+	// Device of the measured file system, and its type.
 	disk uint64
 	kind int64
-	// root: the borglet may look at everything. Another sees only processes that let it.
+	// Whether the borglet is root. Otherwise it sees only processes that permit it.
 	root bool
-	// users are ids that tasks alone have: to one that has them, what belongs to others is
-	// the machine's.
+	// First and last user id that only tasks have. For a copy with such ids, files of other
+	// users belong to the machine and do not count.
 	users [2]uint32
-	// copies are all that are looked at, in the order of their ids.
+	// All copies, ordered by id.
 	copies []*heldCopy
-	// Files already counted, for any process that has them open.
+	// Files already counted, whichever process had them open.
 	counted map[inode]bool
-	// devices says of those that were asked about whether they are of the file system.
+	// Whether a device belongs to the measured file system, for those met so far.
 	devices map[uint64]bool
 
-	// copy is the one whose turn it is.
-	copy  *heldCopy
-	looks int
-	seen  map[proc]bool
-	buf   []byte
-	// message is room for what waits in a socket.
+	// The copy being looked at, the files and mappings visited of it, and its threads seen.
+	current *heldCopy
+	looks   int
+	seen    map[proc]bool
+
+	// Buffers for entries of directories and for messages in sockets.
+	buf     []byte
 	message []byte
 }
 
@@ -118,19 +125,19 @@ func newHeldWalk(disk string) (*heldWalk, error) {
 	}, nil
 }
 
-// errLooks: a copy has more open than is looked at.
+// errLooks is the error of a copy with more open files and mappings than a look visits.
 var errLooks = fmt.Errorf("its processes have more than %d files open or mapped", maxHeldLooks)
 
-// look is the turn of one copy; processes lists its processes.
+// look counts what one copy holds open. processes lists its processes.
 func (w *heldWalk) look(c *heldCopy, processes func() ([]int, error)) {
-	w.copy, w.looks, w.seen = c, 0, map[proc]bool{}
+	w.current, w.looks, w.seen = c, 0, map[proc]bool{}
 	for round := range heldRounds {
 		pids, err := processes()
 		news := 0
 		for _, pid := range pids {
 			if err == nil {
 				var isNew bool
-				if isNew, err = w.process(pid); isNew {
+				if isNew, err = w.countThreads(pid); isNew {
 					news++
 				}
 			}
@@ -146,34 +153,34 @@ func (w *heldWalk) look(c *heldCopy, processes func() ([]int, error)) {
 	}
 }
 
-// gone notes that something was there and is not any more: it ended or was closed, or it
-// was given to one whose turn is over.
-func (w *heldWalk) gone(err error) bool {
+// vanished reports whether an error says that a file or process no longer exists. The copy
+// may then have moved a file to where the look has already been, which is recorded.
+func (w *heldWalk) vanished(err error) bool {
 	isGone := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH)
-	w.copy.moved = w.copy.moved || isGone
+	w.current.moved = w.current.moved || isGone
 	return isGone
 }
 
-// charged is the copy that a file counts for: the one whose user it belongs to, wherever it
-// is open. Another may have sent it where nobody asked for it.
+// charged returns the copy that a file counts for: the one whose user owns the file, since
+// another copy may have it open only because it was sent there unasked.
 func (w *heldWalk) charged(uid uint32) *heldCopy {
-	if w.copy.ids[1] == 0 || w.copy.own(uid) {
-		return w.copy
+	if w.current.uids[1] == 0 || w.current.hasUser(uid) {
+		return w.current
 	}
 	for _, c := range w.copies {
-		if c.own(uid) {
+		if c.hasUser(uid) {
 			return c
 		}
 	}
-	return w.copy
+	return w.current
 }
 
-// process looks at the threads of a process. Each may have open files of its own, and a
-// first thread that has ended has none.
-func (w *heldWalk) process(pid int) (isNew bool, err error) {
+// countThreads counts what the threads of a process hold, and reports whether one of them was
+// new. Each thread may have its own open files; a first thread that has exited has none.
+func (w *heldWalk) countThreads(pid int) (isNew bool, err error) {
 	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	if err != nil {
-		w.copy.moved = true // it has ended
+		w.current.moved = true // the process has exited
 		return false, nil
 	}
 	last, mapped := 0, false
@@ -184,7 +191,7 @@ func (w *heldWalk) process(pid int) (isNew bool, err error) {
 		}
 		thread, err := identify(tid)
 		if err != nil || w.seen[thread] {
-			mapped, w.copy.moved = mapped || err == nil, w.copy.moved || err != nil
+			mapped, w.current.moved = mapped || err == nil, w.current.moved || err != nil
 			continue
 		}
 		w.seen[thread], isNew = true, true
@@ -192,20 +199,20 @@ func (w *heldWalk) process(pid int) (isNew bool, err error) {
 			return true, errLooks
 		}
 		if last == 0 || !shared(last, tid, kcmpFiles) {
-			if err := w.files(pid, tid); err != nil {
+			if err := w.countOpenFiles(pid, tid); err != nil {
 				return true, err
 			}
 		}
 		if last == 0 || !shared(last, tid, kcmpFS) {
-			if err := w.links(tid, "cwd", "root"); err != nil {
+			if err := w.countLinks(tid, "cwd", "root"); err != nil {
 				return true, err
 			}
 		}
 		last = tid
 		if !mapped {
-			if mapped, err = w.mappings(tid); err == nil && w.copy.ids[1] > 0 {
-				// As with what is mapped: a program is held also when it is mapped no longer.
-				err = w.links(tid, "exe")
+			if mapped, err = w.countMappings(tid); err == nil && w.current.uids[1] > 0 {
+				// A process keeps the file of its program also when it is no longer mapped.
+				err = w.countLinks(tid, "exe")
 			}
 			if err != nil {
 				return true, err

@@ -10,25 +10,25 @@ import (
 )
 
 const (
-	// maxRights is SCM_MAX_FD: how many files one message may carry.
+	// maxRights is SCM_MAX_FD, the most files that one message carries.
 	maxRights = 253
-	// maxInFlightDepth bounds sockets on their way in sockets.
+	// maxInFlightDepth bounds how deep sockets in flight in sockets are followed.
 	maxInFlightDepth = 8
-	// inFlightLooks is in how many looks in turn files may be on their way that cannot be
-	// looked at, before they count as what cannot be measured.
+	// inFlightLooks is the number of looks in a row with files in flight that could not be
+	// seen, after which the copy counts as not measurable.
 	inFlightLooks = 3
-	// maxWaitingMessage is how much of what waits in a socket is read at a time.
+	// maxWaitingMessage bounds how much of one message is read, in bytes.
 	maxWaitingMessage = 1 << 20
 )
 
-// A file that was sent over a local socket and not received yet is open in no process. The
-// kernel says of a socket how many wait in it; those of its first message are seen without
-// being taken. To see those of the next ones the socket's own mark has to be moved, from
-// which on a look begins: that is done, and undone, while the copy stands still. Behind a
-// connection that nobody accepted there is nothing to look at.
+// A file that was sent over a Unix socket and not yet received is in flight: no process has it
+// open. The kernel tells how many files are in flight in a socket (scm_fds in fdinfo).
+// MSG_PEEK shows those of the first message. To see those of later messages, SO_PEEK_OFF must
+// be set on the socket, which the copy could notice; that is done only while the copy is
+// frozen, and undone. Connections that nobody has accepted cannot be peeked at.
 
-// socket looks at what waits in a socket of a process to be received.
-func (w *heldWalk) socket(pid, tid int, name string) {
+// lookIntoSocket counts the files in flight in a socket of a process.
+func (w *heldWalk) lookIntoSocket(pid, tid int, name string) {
 	n := waitingFiles(fmt.Sprintf("/proc/%d/task/%d/fdinfo/%s", pid, tid, name))
 	if n == 0 || !w.root {
 		return
@@ -39,20 +39,20 @@ func (w *heldWalk) socket(pid, tid int, name string) {
 	}
 	p, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
-		w.copy.unseen = true
+		w.current.unseen = true
 		return
 	}
 	defer unix.Close(p)
 	fd, err := unix.PidfdGetfd(p, number, 0)
 	if err != nil {
-		w.copy.unseen = true
+		w.current.unseen = true
 		return
 	}
 	defer unix.Close(fd)
 	w.peek(fd, n, 0)
 }
 
-// waitingFiles is how many files wait in a socket, by what /proc says of it.
+// waitingFiles returns the number of files in flight in a socket, from its fdinfo in /proc.
 func waitingFiles(fdinfo string) int {
 	text, err := os.ReadFile(fdinfo)
 	if err != nil {
@@ -67,32 +67,32 @@ func waitingFiles(fdinfo string) int {
 	return 0
 }
 
-// peek counts the files that wait in a socket: of its first message, and of all if the copy
-// stands still.
+// peek counts the files in flight in a socket: those of the first message, or of all messages
+// if the copy is frozen.
 func (w *heldWalk) peek(fd, waiting, depth int) {
 	from, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEEK_OFF)
-	if err == nil && from < 0 && !w.copy.still {
-		w.copy.unseen = w.peekMessage(fd, depth) < waiting || w.copy.unseen
+	if err == nil && from < 0 && !w.current.frozen {
+		w.current.unseen = w.peekMessage(fd, depth) < waiting || w.current.unseen
 		return
 	}
-	if err != nil || !w.copy.still || unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEEK_OFF, 0) != nil {
-		// While the copy works a look would move the mark that the copy has set.
-		w.copy.unseen = true
+	if err != nil || !w.current.frozen || unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEEK_OFF, 0) != nil {
+		// The copy itself uses SO_PEEK_OFF, and peeking would advance it under a running copy.
+		w.current.unseen = true
 		return
 	}
 	defer func() { _ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEEK_OFF, from) }()
 	for waiting > 0 {
 		n := w.peekMessage(fd, depth)
 		if n < 0 {
-			w.copy.unseen = true
+			w.current.unseen = true
 			return
 		}
 		waiting -= n
 	}
 }
 
-// peekMessage counts the files of the next message, and returns how many there are; -1: there
-// is no message, or not all of it is seen.
+// peekMessage counts the files of the next message and returns their number; -1 if there is no
+// message or not all of it could be seen.
 func (w *heldWalk) peekMessage(fd, depth int) (n int) {
 	if w.message == nil {
 		w.message = make([]byte, maxWaitingMessage)
@@ -100,7 +100,7 @@ func (w *heldWalk) peekMessage(fd, depth int) (n int) {
 	control := make([]byte, unix.CmsgSpace(4*maxRights)+unix.CmsgSpace(unix.SizeofUcred))
 	size, controlSize, flags, _, err := unix.Recvmsg(fd, w.message, control, unix.MSG_PEEK|unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 	if err != nil {
-		// Nobody has accepted the connection, or it was received just now.
+		// Nobody has accepted the connection, or the message was received just now.
 		return -1
 	}
 	messages, err := unix.ParseSocketControlMessage(control[:controlSize])
@@ -124,19 +124,19 @@ func (w *heldWalk) peekMessage(fd, depth int) (n int) {
 	return n
 }
 
-// waitingFile counts a file that waited in a socket, and those that wait in it.
+// waitingFile counts a file in flight and, if it is a socket, the files in flight in it.
 func (w *heldWalk) waitingFile(f, depth int) {
 	own, err := unix.Open("/proc/self/fd", openDirectory, 0)
 	if err != nil {
-		w.copy.unseen = true
+		w.current.unseen = true
 		return
 	}
 	defer unix.Close(own)
 	name := strconv.Itoa(f)
-	isSocket, err := w.file(own, name)
+	isSocket, err := w.countFile(own, name)
 	switch inside := waitingFiles("/proc/self/fdinfo/" + name); {
 	case err != nil || inside > 0 && depth >= maxInFlightDepth:
-		w.copy.unseen = true
+		w.current.unseen = true
 	case isSocket && inside > 0:
 		w.peek(f, inside, depth+1)
 	}

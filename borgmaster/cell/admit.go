@@ -19,7 +19,7 @@ import (
 // An alloc set is charged for its allocs; tasks inside them are charged nothing, as
 // their room was bought with the allocs. Of priority 0 everybody has as much as he likes.
 // A copy in quarantine is charged as one task more: another one runs in its place. What
-// copies are charged that stop is in leaving.go.
+// copies that stop are charged is in stopcharge.go.
 
 // chargeRun is what so many tasks with a need are charged.
 func (s *Spec) chargeRun(need *Need, tasks uint64) charge {
@@ -105,7 +105,7 @@ func (c *Cell) countUse() {
 		for _, s := range c.setList {
 			c.chargeUser(s.key.User, nil, s.charge())
 		}
-		for user, u := range c.leaving {
+		for user, u := range c.stopUse {
 			c.chargeUser(user, nil, u.charge)
 		}
 	case !q.policy.enforce && q.used != nil:
@@ -171,7 +171,7 @@ func (c *Cell) chargeOfUser(user string) charge {
 	if c.quotas.used != nil {
 		return c.quotas.used[user]
 	}
-	sum := c.leavingOf(user).charge
+	sum := c.stopUseOf(user).charge
 	for j := range c.JobsAfter(JobKey{User: user}) {
 		if j.key.User != user {
 			break
@@ -223,7 +223,7 @@ func (c *Cell) checkJobQuota(key JobKey, j *Job, spec *Spec, tasks uint32) *borg
 	}
 	wants := j.chargeWith(specs, tasks)
 	if spec != nil {
-		if r := c.checkStops(key, wants); r != nil {
+		if r := c.checkStopsWithinQuota(key, wants); r != nil {
 			return r
 		}
 	}
@@ -282,7 +282,7 @@ func (c *Cell) checkCharge(key JobKey, was, wants charge) *borgpb.Refusal {
 	if c.quotas.used == nil {
 		return nil
 	}
-	used, stops := c.usedInTrial(key.User), c.leavingOf(key.User).charge
+	used, stops := c.usedInTrial(key.User), c.stopUseOf(key.User).charge
 	var lacks []short
 	for i := range wants {
 		w := &wants[i]
@@ -335,7 +335,7 @@ func (c *Cell) shortWords(key JobKey, lacks []short, enough string) string {
 	}
 	if l := &lacks[0]; !l.stops.isZero() {
 		text += fmt.Sprintf(". Tasks that stop still hold %s", l.text(l.stops))
-		if who := c.stillStops(key.User); who != "" {
+		if who := c.describeStopping(key.User); who != "" {
 			text += ": " + who
 		}
 		text += "; try again when they have ended"
@@ -422,7 +422,7 @@ func (c *Cell) checkQuotas() error {
 	}
 	used := make(map[string]charge)
 	if q.used != nil {
-		for user, u := range c.leaving {
+		for user, u := range c.stopUse {
 			used[user] = u.charge
 		}
 	}

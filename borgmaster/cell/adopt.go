@@ -360,7 +360,7 @@ func (c *Cell) stopUnknown(m *Machine, u *borgpb.UnknownCopy) {
 	}
 	c.hold(p)
 	c.order(p, borgpb.StopCause_STOP_CAUSE_KILL, "the restored cell does not know it: "+c.now.reason, u.GraceNs)
-	c.reviewLeaving(p)
+	c.reviewStopCharge(p)
 	e := taskEvent(p, borgpb.EventKind_EVENT_KIND_KILL, stateRunning, stateDead)
 	e.Cause, e.Reason = borgpb.StopCause_STOP_CAUSE_KILL, c.now.reason
 	c.emit(e)

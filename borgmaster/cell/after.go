@@ -136,7 +136,7 @@ func (c *Cell) stuckWords(name string) string {
 
 // tellFollowers has those that start after a job which has died looked at.
 func (c *Cell) tellFollowers(died *Job) {
-	for _, j := range c.links.followers[died.key] {
+	for _, j := range c.jobRefs.followers[died.key] {
 		c.review(j)
 	}
 }

@@ -183,7 +183,7 @@ func (c *Cell) placeAlloc(a *Alloc, at place) {
 	at.machine.room.add(inBoth(a.res()))
 	a.takeDevices(at.machine, at.devices)
 	a.wait = await(&at.machine.room, a.res(), at.victims.all())
-	c.reclaim(at.machine, a.set.spec.Priority, a.Name)
+	c.giveUpYielding(at.machine, a.set.spec.Priority, a.Name)
 	c.moveAlloc(a, edgeSchedule, stateRunning, "")
 	c.emit(allocEvent(a, at.machine, borgpb.EventKind_EVENT_KIND_SCHEDULE, statePending, stateRunning))
 }

@@ -246,7 +246,7 @@ func (c *Cell) setCapacity(a *Alloc, m *Machine, next Resources) {
 	if a.wait != nil {
 		a.wait.reckon()
 	}
-	c.reclaim(m, a.set.spec.Priority, a.Name)
+	c.giveUpYielding(m, a.set.spec.Priority, a.Name)
 	m.changes++
 	e := allocEvent(a, m, borgpb.EventKind_EVENT_KIND_RESIZE, a.state, a.state)
 	e.Reason = "it holds " + chargeOf(0, &next, 1).words()

@@ -8,25 +8,25 @@ import (
 	"borg/proto/borgpb"
 )
 
-// FormatBudgets is the format in which jobs began to have disruption budgets, and
-// drains to keep to them.
+// FormatBudgets is the first format with disruption budgets of jobs, which drains obey.
 const FormatBudgets = 5
 
-// Hold is why the budget of a job does not let a task be disturbed now.
+// Hold is why a task must not be disturbed now.
 type Hold struct {
-	// Whose budget it is; empty: no job's.
+	// Job whose budget holds the task; empty if no budget does.
 	Job JobKey
-	// Whom it protects.
+	// The task that is protected.
 	Task TaskID
-	// What it waits for, for people.
+	// What the task waits for, in words.
 	Reason string
-	// Cell time at which the window lets it go; zero: when enough others run again.
+	// Cell time at which the window of the budget ends; zero if it waits for other tasks to
+	// run again.
 	UntilNs int64
-	// The volume that holds it, "<user>/<name>/<index>/<volume>"; empty: none does.
+	// Volume that holds the task, "<user>/<name>/<index>/<volume>"; empty if none does.
 	Volume string
 }
 
-// checkBudget range-checks a budget. One that lets nothing go, ever, would hold up
+// checkBudget checks the ranges of a budget. One that never allowed a disruption would delay
 // each drain to its deadline.
 func checkBudget(b *borgpb.DisruptionBudget) *borgpb.Refusal {
 	const field = "spec.disruption_budget"
@@ -47,12 +47,12 @@ func checkBudget(b *borgpb.DisruptionBudget) *borgpb.Refusal {
 	return nil
 }
 
-// budget of the present spec; nil: none.
+// budget returns the budget in the latest spec; nil if it has none.
 func (j *Job) budget() *borgpb.DisruptionBudget { return j.latest().Proto.DisruptionBudget }
 
-// Down counts the tasks that should run and do not, for whatever reason: those that
-// wait, stop, start, or are started again. What has ended for good is not down, nor
-// what max_running holds back.
+// Down returns the number of tasks that should run and do not: those that are pending,
+// stopping, starting or restarting. Tasks that have ended for good are not down, nor those
+// that max_running keeps waiting.
 func (j *Job) Down() uint32 {
 	want := j.pending + j.running
 	if most := j.latest().Proto.MaxRunning; most > 0 {
@@ -65,8 +65,8 @@ func (j *Job) Down() uint32 {
 	return want - min(want, up)
 }
 
-// Disruptable counts how many more tasks that run the budget lets go down now; all
-// that run if it has no say.
+// Disruptable returns how many more running tasks the budget allows to go down now; all
+// running tasks if there is no max_down.
 func (j *Job) Disruptable() uint32 {
 	b := j.budget()
 	if b.GetMaxDown() == 0 {
@@ -75,11 +75,11 @@ func (j *Job) Disruptable() uint32 {
 	return min(b.MaxDown-min(b.MaxDown, j.Down()), j.started)
 }
 
-// HoldOf says why the budgets of their jobs do not let copies be taken off their
-// places, all of them now; nil: they do. Who is down already takes nothing from
-// those who run: for him only the window counts. Who is in quarantine goes when that ends.
+// HoldOf returns why copies must not be disturbed, all of them together and now; nil if they
+// may. max_down counts only the copies that run: one that is down already does not add to the
+// tasks down. A copy in quarantine, or of a job that saves, is held whatever the budgets.
 func (c *Cell) HoldOf(going []*Copy) *Hold {
-	// How many of each job that run would go; the last one may be the only one.
+	// Running copies that would go, by job.
 	up := make(map[*Job]uint32, 1)
 	for _, p := range going {
 		if p.state == attemptQuarantined {
@@ -111,7 +111,7 @@ func (c *Cell) HoldOf(going []*Copy) *Hold {
 	return latest
 }
 
-// downWords says what must be before so many may go down.
+// downWords explains why up more tasks of a job must not go down.
 func downWords(j *Job, b *borgpb.DisruptionBudget, up uint32) string {
 	if up > b.MaxDown {
 		return fmt.Sprintf("%d tasks of %v would go down together, and its budget allows %d", up, j.key, b.MaxDown)
@@ -119,7 +119,8 @@ func downWords(j *Job, b *borgpb.DisruptionBudget, up uint32) string {
 	return fmt.Sprintf("%d of %d tasks of %v are down, and its budget allows %d", j.Down(), j.pending+j.running, j.key, b.MaxDown)
 }
 
-// heldByWindow tells whether a task was disturbed as often as its budget allows.
+// heldByWindow returns a hold if the task was disturbed as often within the window as its
+// budget allows, otherwise nil.
 func (c *Cell) heldByWindow(p *Copy, b *borgpb.DisruptionBudget) *Hold {
 	t := p.row()
 	if b.MaxPerTask == 0 || t == nil {
@@ -144,7 +145,7 @@ func timesWords(n int) string {
 	return fmt.Sprintf("%d times", n)
 }
 
-// spanWords writes a time for people, in whole units.
+// spanWords writes a time in the largest unit of which it is a whole number.
 func spanWords(ns int64) string {
 	for _, u := range []struct {
 		ns   int64
@@ -157,8 +158,7 @@ func spanWords(ns int64) string {
 	return fmt.Sprintf("%d.%03d s", ns/second, ns%second/1_000_000)
 }
 
-// disturb notes that the cell takes a task off its place of its own accord. It is
-// called before that is done.
+// disturb records a disruption that the cell causes. It is called before the task is stopped.
 func (c *Cell) disturb(t *Task) {
 	b := t.job.budget()
 	if b.GetMaxPerTask() == 0 || mutant.Planted(mutant.WindowForgotten) {
@@ -175,8 +175,8 @@ func (c *Cell) disturb(t *Task) {
 	c.dirty(t)
 }
 
-// MayMove says why the budget of its job does not let a copy be moved together with
-// those that leave already; nil: it does.
+// MayMove returns why a copy must not be moved together with those that a plan moves already;
+// nil if it may.
 func (c *Cell) MayMove(x *Moves, p *Copy) *Hold {
 	if mutant.Planted(mutant.BudgetNotAsked) {
 		return nil
@@ -184,7 +184,7 @@ func (c *Cell) MayMove(x *Moves, p *Copy) *Hold {
 	return c.HoldOf(append(slices.Clone(x.leaving), p))
 }
 
-// disrupted writes when a task was disturbed, if it was.
+// disrupted encodes the times at which a task was disturbed, if there are any.
 func (e *encoder) disrupted(times []int64) {
 	if len(times) == 0 {
 		return

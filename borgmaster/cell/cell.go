@@ -32,8 +32,7 @@ type Cell struct {
 
 	// Dead jobs and alloc sets.
 	graveyard graveyard
-	// Who names whom as parent or in start_after; live jobs only.
-	links links
+	jobRefs   jobRefs
 
 	// Daemon and cron jobs that live, in the order of their uids; derived.
 	daemons, crons []*Job
@@ -52,8 +51,8 @@ type Cell struct {
 	// Who may hold how much of the state, and who does.
 	stateBudgets stateBudgets
 	stateUse     stateUse
-	// What copies hold that stop, by user; derived.
-	leaving map[string]*leavingUse
+	// What users are charged for copies that stop; derived.
+	stopUse map[string]*stopUse
 	volumes volumes
 
 	restored restored
@@ -123,8 +122,8 @@ func New(cellID string, epoch uint64) *Cell {
 	c.requests.byID, c.requests.of = make(map[string]*request), make(map[string]*requestsOf)
 	c.requests.most = maxRequests
 	c.holders = make(holders)
-	c.links.children = make(map[JobKey][]*Job)
-	c.links.followers = make(map[JobKey][]*Job)
+	c.jobRefs.children = make(map[JobKey][]*Job)
+	c.jobRefs.followers = make(map[JobKey][]*Job)
 	c.head.cell, c.submitting = c, new(submitOp)
 	c.dirty(&c.head)
 	return c

@@ -71,7 +71,7 @@ func (c *Cell) Check() error {
 	if err := c.checkQuotas(); err != nil {
 		return err
 	}
-	if err := c.checkLeaving(); err != nil {
+	if err := c.checkStopCharges(); err != nil {
 		return err
 	}
 	if err := c.checkStateUse(); err != nil {
@@ -98,7 +98,7 @@ func (c *Cell) Check() error {
 	return c.checkCollections()
 }
 
-// checkCollections checks requests, graves and links.
+// checkCollections checks requests, graves and references between jobs.
 func (c *Cell) checkCollections() error {
 	if err := c.requests.check(); err != nil {
 		return err
@@ -114,7 +114,7 @@ func (c *Cell) checkCollections() error {
 		}
 	}
 	dead := 0
-	var want links
+	var want jobRefs
 	want.children, want.followers = make(map[JobKey][]*Job), make(map[JobKey][]*Job)
 	for j := range c.jobs.each() {
 		if j.deathSeq != 0 {
@@ -132,8 +132,8 @@ func (c *Cell) checkCollections() error {
 		return fmt.Errorf("graveyard: %d dead, %d counted, %d in the queue; %d tasks counted as %d",
 			dead, c.graveyard.objects, objects, tasks, c.graveyard.tasks)
 	}
-	if !maps.EqualFunc(want.followers, c.links.followers, slices.Equal) || !maps.EqualFunc(want.children, c.links.children, slices.Equal) {
-		return fmt.Errorf("links: the parents or start_after of live jobs are not those that are known")
+	if !maps.EqualFunc(want.followers, c.jobRefs.followers, slices.Equal) || !maps.EqualFunc(want.children, c.jobRefs.children, slices.Equal) {
+		return fmt.Errorf("jobRefs: the parents or start_after of live jobs are not those that are known")
 	}
 	return nil
 }

@@ -21,8 +21,8 @@ type Copy struct {
 
 	state  attemptState
 	orphan bool
-	// It is charged by itself because it stops. Derived.
-	leaving bool
+	// Whether the copy is charged while it stops, apart from its task. Derived.
+	stopCharged bool
 	// shim_lost of the last report.
 	shimLost bool
 	kind     jobKind

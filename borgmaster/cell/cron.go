@@ -268,7 +268,7 @@ func (c *Cell) checkRun(j *Job, run JobKey, o *borgpb.FireCron) (*Spec, *borgpb.
 // liveRuns are the runs of a cron job that are under way, in the order of their uids.
 func (c *Cell) liveRuns(j *Job) []*Job {
 	var live []*Job
-	for _, o := range c.links.children[j.key] {
+	for _, o := range c.jobRefs.children[j.key] {
 		if o.slotNs != 0 {
 			live = append(live, o)
 		}
@@ -347,7 +347,7 @@ func (c *Cell) runEnded(run *Job) {
 		}
 		if *left > 0 {
 			*left--
-		} else if old != run && len(c.links.followers[old.key]) == 0 {
+		} else if old != run && len(c.jobRefs.followers[old.key]) == 0 {
 			c.bury(old.key)
 		}
 	}

@@ -19,7 +19,7 @@ func (l *loader) finish() error {
 		j.settled = j.state()
 		c.limitDomains(j)
 		if j.deathSeq == 0 {
-			c.links.add(j)
+			c.jobRefs.add(j)
 		} else {
 			c.graveyard.queue = append(c.graveyard.queue, graveOf(j))
 			c.counts.deadJobs++
@@ -74,7 +74,7 @@ func (l *loader) finish() error {
 		c.deriveYield(v)
 	}
 	c.stateUse = c.deriveStateUse()
-	c.deriveLeaving()
+	c.deriveStopCharges()
 	c.countUse()
 	return l.await()
 }

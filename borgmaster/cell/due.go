@@ -5,28 +5,28 @@ import (
 	"slices"
 )
 
-// due is when something is looked at because of the time.
+// due is an object and the time at which the cell must look at it.
 type due[T any] struct {
 	ns int64
 	of T
 }
 
-// dues orders them by time. Entries at the same time come in no order that is the same
-// in every copy of the cell: the caller who takes them out orders them.
+// dues is a queue of dues, earliest first. The order of entries with the same time may differ
+// between replicas: the caller must sort what it takes.
 //
-// An entry is not removed when it no longer counts, because its object is gone or due at
-// another time. Such entries are dropped in bulk when they may be most of the heap, so
-// that a user who makes many, due in a week, does not fill the memory with them.
+// An entry becomes stale when its object is gone or due at another time, and stays in the
+// queue. When most entries may be stale all stale ones are dropped, so that a user who makes
+// many, due in a week, does not fill the memory.
 type dues[T comparable] struct {
 	heap dueHeap[T]
-	// Length at which entries that no longer count are dropped.
-	thinAt int
+	// Length at which stale entries are dropped.
+	dropAt int
 }
 
-// minThinAt is the least of thinAt.
-const minThinAt = 64
+// minDropAt is the minimum of dropAt.
+const minDropAt = 64
 
-// nextNs returns the time of the earliest; maxTimeNs if there is none.
+// nextNs returns the time of the earliest entry; maxTimeNs if the queue is empty.
 func (d *dues[T]) nextNs() int64 {
 	if len(d.heap) == 0 {
 		return maxTimeNs
@@ -34,23 +34,23 @@ func (d *dues[T]) nextNs() int64 {
 	return d.heap[0].ns
 }
 
-// over reports whether one of them is due.
-func (d *dues[T]) over(ns int64) bool { return d.nextNs() <= ns }
+// isDue reports whether an entry is due at a time.
+func (d *dues[T]) isDue(ns int64) bool { return d.nextNs() <= ns }
 
-// add puts in another entry. counts reports whether an entry still counts.
-func (d *dues[T]) add(ns int64, of T, counts func(due[T]) bool) {
-	if len(d.heap) >= max(d.thinAt, minThinAt) {
-		d.heap = slices.DeleteFunc(d.heap, func(e due[T]) bool { return !counts(e) })
+// add adds an entry. isCurrent reports whether an entry is not stale.
+func (d *dues[T]) add(ns int64, of T, isCurrent func(due[T]) bool) {
+	if len(d.heap) >= max(d.dropAt, minDropAt) {
+		d.heap = slices.DeleteFunc(d.heap, func(e due[T]) bool { return !isCurrent(e) })
 		heap.Init(&d.heap)
-		d.thinAt = 2*len(d.heap) + minThinAt
+		d.dropAt = 2*len(d.heap) + minDropAt
 	}
 	heap.Push(&d.heap, due[T]{ns, of})
 }
 
-// take removes and returns the earliest.
+// take removes and returns the earliest entry.
 func (d *dues[T]) take() due[T] { return heap.Pop(&d.heap).(due[T]) }
 
-// has reports whether there is such an entry.
+// has reports whether the queue has an entry, stale or not.
 func (d *dues[T]) has(ns int64, of T) bool { return slices.Contains(d.heap, due[T]{ns, of}) }
 
 // dueHeap implements heap.Interface.

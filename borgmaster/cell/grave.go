@@ -2,13 +2,13 @@ package cell
 
 import "slices"
 
-// grave names a dead job or alloc set. It holds no pointer: an object that was
-// forgotten is freed although its graves wait for their turn in the queues.
+// grave names a dead job or alloc set. It holds no pointer, so that a grave still in a queue
+// does not keep a forgotten object in memory.
 type grave struct {
 	key   JobKey
 	uid   UID
 	isSet bool
-	// Number and cell time of its death. A job that was given another day has another one.
+	// Number and cell time of its death. Postponing a job gives it a later one.
 	seq uint64
 	ns  int64
 }
@@ -16,28 +16,28 @@ type grave struct {
 // graveOf returns the grave of a dead job.
 func graveOf(j *Job) grave { return grave{key: j.key, uid: j.uid, seq: j.deathSeq, ns: j.deathNs} }
 
-// graveOfSet returns that of a dead alloc set.
+// graveOfSet returns the grave of a dead alloc set.
 func graveOfSet(s *AllocSet) grave {
 	return grave{key: s.key, uid: s.uid, isSet: true, seq: s.deathSeq, ns: s.deathNs}
 }
 
-// graveyard keeps what is dead for a day of cell time, and not more than so
-// much of it; the oldest deaths go first.
+// graveyard remembers dead jobs and alloc sets for a day of cell time, up to a number of
+// objects, tasks and bytes. The oldest deaths are forgotten first.
 type graveyard struct {
 	queue   []grave
 	nextSeq uint64
-	// Of those in the queue that are still there.
+	// Number of dead objects that are still remembered, and of their tasks and allocs.
 	objects, tasks int
 	// The same graves by user; derived.
 	byUser map[string]*graveQueue
-	// Users whose dead objects may be over their budget, until the entry ends.
+	// Users whose dead objects may be over budget; emptied at the end of each log entry.
 	crowded []string
 }
 
-// graveQueue is the graves of one user, oldest first; some may be gone.
+// graveQueue is the graves of one user, oldest first. The objects of some may be forgotten.
 type graveQueue struct{ graves []grave }
 
-// enqueue puts a grave behind those of its user.
+// enqueue appends a grave to those of its user.
 func (g *graveyard) enqueue(d grave) {
 	q := g.byUser[d.key.User]
 	if q == nil {
@@ -47,8 +47,8 @@ func (g *graveyard) enqueue(d grave) {
 	q.graves = append(q.graves, d)
 }
 
-// dies counts a job or alloc set that has just died as dead. was and now are what it held
-// before and holds since.
+// dies moves a job or alloc set that has just died to its user's budget of dead objects. was
+// and now are its use of the state before and after.
 func (c *Cell) dies(was, now StateUse, d grave) {
 	user := d.key.User
 	c.stateUse.count(user, &was, -1)
@@ -60,16 +60,16 @@ func (c *Cell) dies(was, now StateUse, d grave) {
 // overDead reports whether a user holds more dead objects than their budget.
 func (c *Cell) overDead(user string) bool {
 	u := c.stateUse.byUser[user]
-	return u != nil && slices.ContainsFunc(Measures, func(m Measure) bool { return MeasuresDead(m) && u[m] > c.StateBudget(user, m) })
+	return u != nil && slices.ContainsFunc(Measures, func(m Measure) bool { return CountsDead(m) && u[m] > c.StateBudget(user, m) })
 }
 
-// followed reports whether a live job starts after it, which then has to know how it
+// followed reports whether a live job starts after this one and so needs to know how it
 // ended.
-func (c *Cell) followed(d grave) bool { return !d.isSet && len(c.links.followers[d.key]) > 0 }
+func (c *Cell) followed(d grave) bool { return !d.isSet && len(c.jobRefs.followers[d.key]) > 0 }
 
-// thinDead forgets the oldest dead objects of users who hold more than their budget. Within
-// the cell's total, what one user leaves behind pushes out nothing of others. Those that a live job starts after
-// go last.
+// thinDead forgets the oldest dead objects of users who are over budget, those that a live
+// job starts after last. So one user's dead objects push out another's only at the total of
+// the cell.
 func (c *Cell) thinDead() {
 	g := &c.graveyard
 	for _, user := range g.crowded {
@@ -97,13 +97,13 @@ func (c *Cell) thinDead() {
 		q.compact(c, user)
 	}
 	g.crowded = g.crowded[:0]
-	// Names that die again and again leave graves that are gone behind an old one.
+	// Graves of forgotten objects pile up behind an old one that is still remembered.
 	if len(g.queue) > 2*g.objects+64 {
 		g.queue = slices.DeleteFunc(g.queue, func(d grave) bool { return !c.liesIn(d) })
 	}
 }
 
-// compact drops what is gone when it is most of the queue.
+// compact drops the graves of forgotten objects when they are most of the queue.
 func (q *graveQueue) compact(c *Cell, user string) {
 	there := 0
 	if u := c.stateUse.byUser[user]; u != nil {
@@ -117,14 +117,14 @@ func (q *graveQueue) compact(c *Cell, user string) {
 	}
 }
 
-// addJob notes the death of a job.
+// addJob records the death of a job.
 func (g *graveyard) addJob(c *Cell, j *Job) {
 	g.nextSeq++
 	j.deathSeq, j.deathNs = g.nextSeq, c.clock.cellNs
 	g.add(graveOf(j), len(j.rows))
 }
 
-// addSet notes the death of an alloc set.
+// addSet records the death of an alloc set.
 func (g *graveyard) addSet(c *Cell, s *AllocSet) {
 	g.nextSeq++
 	s.deathSeq, s.deathNs = g.nextSeq, c.clock.cellNs
@@ -137,7 +137,7 @@ func (g *graveyard) add(d grave, tasks int) {
 	g.tasks += tasks
 }
 
-// liesIn reports whether the grave's object is still remembered, and as dead since then.
+// liesIn reports whether the object of a grave is still remembered and died at that time.
 func (c *Cell) liesIn(d grave) bool {
 	if d.isSet {
 		s := c.setsByU[d.uid]
@@ -147,11 +147,11 @@ func (c *Cell) liesIn(d grave) bool {
 	return j != nil && j.deathSeq == d.seq
 }
 
-// expireDead forgets what has been dead for long enough.
+// expireDead forgets what has been dead for a day, and the oldest while there is too much.
 func (c *Cell) expireDead() {
 	c.thinDead()
 	g := &c.graveyard
-	// Each is spared once, so that there is an end.
+	// Each job is postponed at most once, so that the loop ends.
 	for spare := len(g.queue); len(g.queue) > 0; spare-- {
 		d := g.queue[0]
 		if c.liesIn(d) {
@@ -179,8 +179,8 @@ func (c *Cell) postpone(d grave) {
 	c.dirty(j)
 }
 
-// bury takes a dead job or alloc set out of the cell. Copies that still hold a
-// place stay with their machine as orphans until they have stopped.
+// bury removes a dead job or alloc set from the cell. Copies that have not stopped stay with
+// their machine as orphans.
 func (c *Cell) bury(key JobKey) {
 	if j := c.Job(key); j != nil {
 		u := j.stateUse()
@@ -229,49 +229,3 @@ func (c *Cell) bury(key JobKey) {
 }
 
 func compareSet(s *AllocSet, k JobKey) int { return s.key.Compare(k) }
-
-// links is who names whom.
-type links struct {
-	// Live jobs by the parent that they name, in the order of their uids.
-	children map[JobKey][]*Job
-	// Live jobs that start after a job, in the order of their uids.
-	followers map[JobKey][]*Job
-}
-
-func (l *links) add(j *Job) {
-	s := j.latest().Proto
-	if s.Parent != "" {
-		name(l.children, s.Parent, j)
-	}
-	for _, before := range s.StartAfter {
-		name(l.followers, before, j)
-	}
-}
-
-// name notes that j names a job.
-func name(by map[JobKey][]*Job, job string, j *Job) {
-	k, _ := ParseJobKey(job)
-	at, there := slices.BinarySearchFunc(by[k], j.uid, func(o *Job, u UID) int { return o.uid.Compare(u) })
-	if !there {
-		by[k] = slices.Insert(by[k], at, j)
-	}
-}
-
-// unname forgets that j names a job.
-func unname(by map[JobKey][]*Job, job string, j *Job) {
-	k, _ := ParseJobKey(job)
-	by[k] = slices.DeleteFunc(by[k], func(o *Job) bool { return o == j })
-	if len(by[k]) == 0 {
-		delete(by, k)
-	}
-}
-
-func (l *links) remove(j *Job) {
-	s := j.latest().Proto
-	if s.Parent != "" {
-		unname(l.children, s.Parent, j)
-	}
-	for _, before := range s.StartAfter {
-		unname(l.followers, before, j)
-	}
-}

@@ -330,7 +330,7 @@ func (c *Cell) settleJob(j *Job) {
 func (c *Cell) die(j *Job) {
 	c.endUpdate(j, borgpb.UpdateState_UPDATE_STATE_REPLACED, "the job ended")
 	c.closeUpdate(j, "closed: the job ended")
-	c.links.remove(j)
+	c.jobRefs.remove(j)
 	c.letGoJob(j)
 	c.unstand(j)
 	c.freeSeats(j)
@@ -340,7 +340,7 @@ func (c *Cell) die(j *Job) {
 	c.dies(was, j.stateUse(), graveOf(j))
 	c.ownerEnds(j.key, j.latest().Proto.Priority)
 	c.counts.deadJobs++
-	for _, child := range slices.Clone(c.links.children[j.key]) {
+	for _, child := range slices.Clone(c.jobRefs.children[j.key]) {
 		c.kill(child, "its parent "+j.key.String()+" ended")
 	}
 	c.tellFollowers(j)

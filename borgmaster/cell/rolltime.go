@@ -95,7 +95,7 @@ func (c *Cell) updatesOn() {
 	if c.restored.held {
 		return
 	}
-	for c.updateDues.over(c.clock.cellNs) {
+	for c.updateDues.isDue(c.clock.cellNs) {
 		for _, j := range c.takeDue() {
 			c.updateOn(j)
 			c.setDue(j)
@@ -107,7 +107,7 @@ func (c *Cell) updatesOn() {
 // their jobs. What the heap holds must not decide: it may be too early in one copy of the
 // cell, and is exact in one that was just read.
 func (c *Cell) takeDue() (jobs []*Job) {
-	for c.updateDues.over(c.clock.cellNs) {
+	for c.updateDues.isDue(c.clock.cellNs) {
 		next := c.updateDues.take()
 		if !c.dueCounts(next) {
 			continue

@@ -124,8 +124,8 @@ func (c *Cell) hold(p *Copy) {
 
 // release takes a copy's place away.
 func (c *Cell) release(p *Copy) {
-	if p.leaving {
-		c.countLeaving(p, false)
+	if p.stopCharged {
+		c.setStopCharge(p, false)
 	}
 	if p.wait != nil {
 		p.wait.drop()
@@ -181,8 +181,8 @@ func (c *Cell) victimEnded(p *Copy) {
 
 // detach moves a copy's place out of its alloc into the machine's own room.
 func (c *Cell) detach(p *Copy) {
-	if p.leaving {
-		c.countLeaving(p, false)
+	if p.stopCharged {
+		c.setStopCharge(p, false)
 	}
 	a := p.alloc
 	a.room.sub(p.held())
@@ -202,7 +202,7 @@ func (c *Cell) detach(p *Copy) {
 	if p.stop != nil && p.stop.promised != nil {
 		p.stop.promised.reckon()
 	}
-	c.reviewLeaving(p)
+	c.reviewStopCharge(p)
 	c.dirtyCopy(p)
 }
 

@@ -49,8 +49,7 @@ var Measures = func() (all []Measure) {
 	return all
 }()
 
-// MeasureName is how people write a measure; of one that this build does not know, its
-// number.
+// MeasureName returns the name of a measure, or its number if this build does not know it.
 func MeasureName(m Measure) string {
 	if m <= 0 || int(m) > numMeasures {
 		return m.String()
@@ -68,17 +67,17 @@ func MeasureNamed(name string) Measure {
 	return 0
 }
 
-// MeasuresDead reports whether a measure counts dead objects.
-func MeasuresDead(m Measure) bool {
+// CountsDead reports whether a measure counts dead objects.
+func CountsDead(m Measure) bool {
 	return m == measureDeadObjects || m == measureDeadTasks || m == measureDeadBytes
 }
 
-// MeasureForgets reports whether nothing is refused beyond the budget of a measure, and
-// the oldest of what the user has of it is forgotten instead.
-func MeasureForgets(m Measure) bool { return MeasuresDead(m) || m == measureRequests }
+// Forgets reports whether the cell, at the budget of a measure, forgets the user's oldest
+// entries instead of refusing new ones.
+func Forgets(m Measure) bool { return CountsDead(m) || m == measureRequests }
 
-// StateTotal is how much of a measure the cell may hold, and how much of that only
-// production and admins may use.
+// StateTotal returns how much of a measure the cell may hold, and how much of that is
+// reserved for production and admins.
 func StateTotal(m Measure) (total, reserved int64) {
 	total = measures[m].cell
 	if m == measureTasks || m == measureAllocs || m == measureObjects || m == measureBytes {
@@ -87,12 +86,12 @@ func StateTotal(m Measure) (total, reserved int64) {
 	return total, reserved
 }
 
-// stateBudget is how much of the state one user may hold, or by default each.
+// stateBudget is how much of the state one user may hold, or each user by default.
 type stateBudget struct {
 	mark
-	// Empty: the default.
+	// Empty for the default of all users.
 	user string
-	// Zero: the default.
+	// Zero means the default of that measure.
 	amounts StateUse
 	gone    bool
 }
@@ -103,7 +102,7 @@ type stateBudgets struct {
 	list []*stateBudget
 }
 
-// StateBudget is how much of a measure a user may hold.
+// StateBudget returns how much of a measure a user may hold.
 func (c *Cell) StateBudget(user string, m Measure) int64 {
 	for _, of := range [...]string{user, ""} {
 		if b := c.stateBudgets.byUser[of]; b != nil && b.amounts[m] != 0 {
@@ -113,8 +112,8 @@ func (c *Cell) StateBudget(user string, m Measure) int64 {
 	return measures[m].user
 }
 
-// WholeState is an op that lets each user hold as much of the state as the cell may: for
-// a cell that is made of a recording, whatever its users had.
+// WholeState returns an op that sets the budget of every user to the total of the cell, for a
+// cell that is loaded from a recording without its budgets.
 func WholeState() *borgpb.Op {
 	o := &borgpb.SetStateBudget{}
 	for _, m := range Measures {
@@ -123,7 +122,7 @@ func WholeState() *borgpb.Op {
 	return &borgpb.Op{Op: &borgpb.Op_SetStateBudget{SetStateBudget: o}}
 }
 
-// HasStateBudget reports whether a user has a budget of his own for a measure.
+// HasStateBudget reports whether a user has a budget of their own for a measure.
 func (c *Cell) HasStateBudget(user string, m Measure) bool {
 	b := c.stateBudgets.byUser[user]
 	return user != "" && b != nil && b.amounts[m] != 0
@@ -147,7 +146,7 @@ func (c *Cell) checkState(user string, priority int32, more *StateUse) *borgpb.R
 		}
 		if m == measureTasks {
 			// What is new may count on what stops: it is charged once.
-			stops := c.leavingOf(user).tasks
+			stops := c.stopUseOf(user).copies
 			used[m] += stops - min(stops, more[m])
 		}
 		if most := c.StateBudget(user, m); used[m]+more[m] > most && !isAdmin {
@@ -234,6 +233,7 @@ func (c *Cell) checkSetState(key JobKey, s *AllocSet, priority int32, allocs, by
 	return c.checkState(key.User, priority, &more)
 }
 
+// checkSetStateBudget checks a change of the state budget of a user, or of the default.
 func (c *Cell) checkSetStateBudget(o *borgpb.SetStateBudget) (commit, *borgpb.Refusal) {
 	whose := "every user"
 	if o.User != "" {
@@ -247,51 +247,66 @@ func (c *Cell) checkSetStateBudget(o *borgpb.SetStateBudget) (commit, *borgpb.Re
 	if b != nil {
 		next = b.amounts
 	}
-	if len(o.Amounts) == 0 || len(o.Amounts) > numMeasures {
-		return nil, about(o.User, invalid("amounts", "%d amounts; want 1 to %d", len(o.Amounts), numMeasures))
+	words, r := next.setAmounts(o.Amounts)
+	if r != nil {
+		return nil, about(o.User, r)
 	}
-	var named StateUse
-	var words []string
-	for _, a := range o.Amounts {
+	if b == nil && len(c.stateBudgets.list) >= maxQuotas {
+		return nil, about(o.User, limit("", "%d users have budgets of their own", maxQuotas))
+	}
+	return func(*borgpb.Result) {
+		c.setStateBudget(o.User, next)
+		c.emit(userEvent(borgpb.EventKind_EVENT_KIND_STATE_BUDGET, o.User, whose+" may hold "+strings.Join(words, ", "), c.now.reason))
+	}, nil
+}
+
+// setAmounts sets the amounts that an op names, and returns them in words.
+func (u *StateUse) setAmounts(amounts []*borgpb.StateAmount) (words []string, _ *borgpb.Refusal) {
+	if len(amounts) == 0 || len(amounts) > numMeasures {
+		return nil, invalid("amounts", "%d amounts; want 1 to %d", len(amounts), numMeasures)
+	}
+	var named [numMeasures + 1]bool
+	for _, a := range amounts {
 		m := a.GetMeasure()
-		if m <= 0 || int(m) > numMeasures || named[m] != 0 {
-			return nil, about(o.User, invalid("amounts.measure", "%d is no measure, or is named twice", m))
+		if m <= 0 || int(m) > numMeasures || named[m] {
+			return nil, invalid("amounts.measure", "%d is no measure, or is named twice", m)
 		}
 		if a.Amount < 0 || a.Amount > measures[m].cell {
-			return nil, about(o.User, invalid("amounts.amount", "%d %s are not in 0 to %d, the total of the cell", a.Amount, measures[m].what, measures[m].cell))
+			return nil, invalid("amounts.amount", "%d %s are not in 0 to %d, the total of the cell", a.Amount, measures[m].what, measures[m].cell)
 		}
-		named[m], next[m] = 1, a.Amount
+		named[m], u[m] = true, a.Amount
 		word := fmt.Sprintf("%d %s", a.Amount, measures[m].what)
 		if a.Amount == 0 {
 			word = measures[m].what + " as by default"
 		}
 		words = append(words, word)
 	}
-	if b == nil && len(c.stateBudgets.list) >= maxQuotas {
-		return nil, about(o.User, limit("", "%d users have budgets of their own", maxQuotas))
+	return words, nil
+}
+
+// setStateBudget sets the budget of a user, or the default for user "". The cell forgets at
+// once what is over a lower budget of a measure that forgets.
+func (c *Cell) setStateBudget(user string, amounts StateUse) {
+	b := c.stateBudgets.byUser[user]
+	if b == nil {
+		b = &stateBudget{user: user}
+		c.stateBudgets.add(b)
 	}
-	return func(*borgpb.Result) {
-		if b == nil {
-			b = &stateBudget{user: o.User}
-			c.stateBudgets.add(b)
+	if b.amounts = amounts; amounts.isZero() {
+		c.stateBudgets.remove(b)
+	}
+	c.dirty(b)
+	for dead := range c.graveyard.byUser {
+		if user == "" || user == dead {
+			c.graveyard.crowded = append(c.graveyard.crowded, dead)
 		}
-		if b.amounts = next; next.isZero() {
-			c.stateBudgets.remove(b)
+	}
+	slices.Sort(c.graveyard.crowded)
+	for _, asker := range slices.Sorted(maps.Keys(c.requests.of)) {
+		if user == "" || user == asker {
+			c.thinRequests(asker, c.StateBudget(asker, measureRequests))
 		}
-		c.dirty(b)
-		for user := range c.graveyard.byUser {
-			if o.User == "" || o.User == user {
-				c.graveyard.crowded = append(c.graveyard.crowded, user)
-			}
-		}
-		slices.Sort(c.graveyard.crowded)
-		for _, user := range slices.Sorted(maps.Keys(c.requests.of)) {
-			if o.User == "" || o.User == user {
-				c.thinRequests(user, c.StateBudget(user, measureRequests))
-			}
-		}
-		c.emit(userEvent(borgpb.EventKind_EVENT_KIND_STATE_BUDGET, o.User, whose+" may hold "+strings.Join(words, ", "), c.now.reason))
-	}, nil
+	}
 }
 
 func (s *stateBudgets) add(b *stateBudget) {

@@ -336,10 +336,10 @@ func TestForgottenAreFreed(t *testing.T) {
 		l.do(by("u", &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: "u", Name: name}}}))
 		l.c.Flush(func(_, _ []byte) {})
 	}
-	if n := len(l.c.updateDues.heap); n > 3*minThinAt {
+	if n := len(l.c.updateDues.heap); n > 3*minDropAt {
 		t.Errorf("%d entries wait for updates of jobs, all of which are dead", n)
 	}
-	if n := len(l.c.graveyard.queue); n > 3*minThinAt {
+	if n := len(l.c.graveyard.queue); n > 3*minDropAt {
 		t.Errorf("%d graves are kept for %d dead jobs", n, l.c.graveyard.objects)
 	}
 	const want = jobs - 10

@@ -180,7 +180,7 @@ func (c *Cell) StateUseOf(user string) (u StateUse) {
 	if of := c.stateUse.byUser[user]; of != nil {
 		u = *of
 	}
-	u[measureTasks] += c.leavingOf(user).tasks
+	u[measureTasks] += c.stopUseOf(user).copies
 	files := c.files.of[user]
 	u[measureFiles], u[measureFileBytes] = int64(files.files), int64(files.bytes)
 	u[measureSecrets] = int64(c.secretsOf(user))

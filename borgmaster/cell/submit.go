@@ -118,7 +118,7 @@ func (c *Cell) checkLinks(s, was *borgpb.JobSpec) *borgpb.Refusal {
 	}
 	for _, name := range s.StartAfter {
 		k, _ := ParseJobKey(name)
-		if c.tried(k) {
+		if c.madeInTrial(k) {
 			continue
 		}
 		j := c.Job(k)
@@ -132,7 +132,7 @@ func (c *Cell) checkLinks(s, was *borgpb.JobSpec) *borgpb.Refusal {
 	if s.Parent == "" {
 		return nil
 	}
-	if k, _ := ParseJobKey(s.Parent); !c.tried(k) {
+	if k, _ := ParseJobKey(s.Parent); !c.madeInTrial(k) {
 		j := c.Job(k)
 		if j == nil || j.deathSeq != 0 || s.Parent != was.GetParent() && c.hides(k.User, j.labels) {
 			return refuse(borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND, "", "spec.parent", "there is no live job %s", k)
@@ -173,7 +173,7 @@ func checkKey(key JobKey) *borgpb.Refusal {
 // checkFree tells whether the key can be taken: jobs and alloc sets share one
 // name space, and only what is dead gives way.
 func (c *Cell) checkFree(key JobKey) *borgpb.Refusal {
-	if s := c.stateOfKey(key); (s == stateNone || s == stateDead) && !c.tried(key) {
+	if s := c.stateOfKey(key); (s == stateNone || s == stateDead) && !c.madeInTrial(key) {
 		return nil
 	}
 	what := "a job"
@@ -196,7 +196,7 @@ func (c *Cell) stateOfKey(key JobKey) state {
 func (c *Cell) addJob(j *Job) {
 	c.jobsByUID[j.uid] = j
 	c.jobs.add(j)
-	c.links.add(j)
+	c.jobRefs.add(j)
 	c.ownerBegins(j.key)
 }
 
@@ -381,7 +381,7 @@ func (c *Cell) abandon(t *Task) {
 			p.job.stopping--
 		}
 		p.orphan, p.next = true, nil
-		c.reviewLeaving(p)
+		c.reviewStopCharge(p)
 		c.dirty(p)
 		p = next
 	}

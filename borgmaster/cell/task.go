@@ -118,7 +118,7 @@ func (c *Cell) move(t *Task, e edge, to state, reason string) {
 	if j.saving != nil {
 		c.lookAtSavers()
 	}
-	c.reviewPast(t)
+	c.reviewStopCharges(t)
 	if to == stateDead {
 		c.discharge(t)
 		if t.flags&taskFinished != 0 {
@@ -176,7 +176,7 @@ func (c *Cell) schedule(t *Task, at place) {
 	c.hold(p)
 	p.wait = await(p.room(), p.res, at.victims.all())
 	if p.alloc == nil {
-		c.reclaim(p.machine, p.priority, t.ID().String)
+		c.giveUpYielding(p.machine, p.priority, t.ID().String)
 	}
 	t.cur = p
 	c.enterDomains(p)
@@ -309,7 +309,7 @@ func (c *Cell) setCopyState(p *Copy, to attemptState) {
 	if to == attemptStopping && !p.orphan {
 		j.stopping++
 	}
-	c.reviewLeaving(p)
+	c.reviewStopCharge(p)
 	if (was == attemptRunning || to == attemptRunning) && j.update.Extra() > 0 && !j.update.Rolling() {
 		c.review(j)
 	}

@@ -6,22 +6,22 @@ import (
 	"borg/proto/borgpb"
 )
 
-// Trial asks a cell whether it would do ops, one after another, without doing any. It
-// remembers what the ops so far would make, so that a later one may name their jobs and
-// alloc sets and is charged beside them. What an op would end or shrink is not
-// remembered, so a trial may refuse what Apply takes afterwards. After a refusal it is over.
+// Trial checks whether a cell would accept a list of ops, without applying them. It
+// remembers what the earlier ops would create, so that later ops can refer to their jobs and
+// alloc sets, and counts the charges of all together. It does not remember what an op would
+// end or shrink, so it may refuse an op that Apply would accept. Discard it after a refusal.
 //
 // The zero value is ready to use.
 type Trial struct {
 	jobs map[JobKey]bool
 	sets map[JobKey]*AllocSet
-	// What the ops so far would be charged, by user.
+	// Charges of the earlier ops by user.
 	charged map[string]charge
-	// What they would add to the state, by user and in all.
+	// What the earlier ops would add to the state, by user and in all.
 	state map[string]StateUse
 	cell  StateUse
 
-	// The same of the op at hand, and whose it is.
+	// User of the op that is being checked, its charge, and what it would add to the state.
 	op struct {
 		user   string
 		charge charge
@@ -29,14 +29,14 @@ type Trial struct {
 	}
 }
 
-// Check returns the refusal with which the cell would answer op now; nil if it would
-// do it. It only reads the cell.
+// Check returns the refusal with which the cell would answer op now, or nil if it would
+// accept it. It only reads the cell.
 func (t *Trial) Check(c *Cell, op *borgpb.Op) *borgpb.Refusal {
 	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(op)
 	if err != nil {
 		return malformed("not an Op")
 	}
-	// A shallow copy, so that setting now does not touch the cell.
+	// A shallow copy, so that setting its field now leaves the cell alone.
 	d := *c
 	d.index++
 	read, r := decodeOp(data, d.format, new(submitOp))
@@ -65,7 +65,7 @@ func (t *Trial) Check(c *Cell, op *borgpb.Op) *borgpb.Refusal {
 	return nil
 }
 
-// keep remembers an op that would be done.
+// keep remembers an op that would be accepted.
 func (t *Trial) keep(c *Cell, op *borgpb.Op) {
 	if t.charged == nil {
 		t.jobs, t.sets = make(map[JobKey]bool), make(map[JobKey]*AllocSet)
@@ -87,8 +87,8 @@ func (t *Trial) keep(c *Cell, op *borgpb.Op) {
 	t.cell.add(&t.op.state, 1)
 }
 
-// liveSet returns the alloc set of that name that is not dead; in a trial, one that an
-// earlier op would make too. Nil if there is none.
+// liveSet returns the live alloc set of that name, or in a trial one that an earlier op would
+// create; nil if there is none.
 func (c *Cell) liveSet(key JobKey) *AllocSet {
 	if s := c.sets[key]; s != nil && s.deathSeq == 0 {
 		return s
@@ -99,10 +99,10 @@ func (c *Cell) liveSet(key JobKey) *AllocSet {
 	return nil
 }
 
-// tried reports whether a job is there that an earlier op of a trial would make.
-func (c *Cell) tried(key JobKey) bool { return c.now.trial != nil && c.now.trial.jobs[key] }
+// madeInTrial reports whether an earlier op of a trial would create the job.
+func (c *Cell) madeInTrial(key JobKey) bool { return c.now.trial != nil && c.now.trial.jobs[key] }
 
-// usedInTrial is what a user is charged, with the earlier ops of a trial.
+// usedInTrial returns what a user is charged, including the earlier ops of a trial.
 func (c *Cell) usedInTrial(user string) charge {
 	used := c.quotas.used[user]
 	if t := c.now.trial; t != nil {
@@ -111,15 +111,15 @@ func (c *Cell) usedInTrial(user string) charge {
 	return used
 }
 
-// chargeInTrial notes what the op at hand would add to the charge of its user.
+// chargeInTrial records what the op being checked would add to the charge of its user.
 func (c *Cell) chargeInTrial(user string, was, wants charge) {
 	if t := c.now.trial; t != nil {
 		t.op.user, t.op.charge = user, wants.minus(was)
 	}
 }
 
-// stateInTrial is what a user and the cell hold of the state, with the earlier ops of a
-// trial.
+// stateInTrial returns what a user and the cell hold of the state, including the earlier ops
+// of a trial.
 func (c *Cell) stateInTrial(user string) (used, all StateUse) {
 	if u := c.stateUse.byUser[user]; u != nil {
 		used = *u
@@ -133,7 +133,7 @@ func (c *Cell) stateInTrial(user string) (used, all StateUse) {
 	return used, all
 }
 
-// holdInTrial notes what the op at hand would add to the state.
+// holdInTrial records what the op being checked would add to the state.
 func (c *Cell) holdInTrial(user string, more *StateUse) {
 	t := c.now.trial
 	if t == nil {

@@ -186,11 +186,11 @@ func (c *Cell) beginUpdate(j *Job, spec *Spec, next Update, why string) {
 		next.progressNs = c.clock.cellNs
 	}
 	*u = next
-	c.links.remove(j)
+	c.jobRefs.remove(j)
 	spec.job, spec.Version = j, j.version
 	j.specs = append(j.specs, spec)
 	c.countBytesOf(j.key.User, false, spec.bytesOf())
-	c.links.add(j)
+	c.jobRefs.add(j)
 	c.dropUnused(was)
 	if wayBack != nil && !wayBack.gone {
 		c.dropUnused(wayBack)
@@ -407,7 +407,7 @@ func (c *Cell) updateInPlace(u *Update, t *Task, spec *Spec, need *Need) {
 		p.wait.reckon()
 	}
 	if p.alloc == nil {
-		c.reclaim(p.machine, p.priority, t.ID().String)
+		c.giveUpYielding(p.machine, p.priority, t.ID().String)
 	}
 	old.uses--
 	c.unwant(p)

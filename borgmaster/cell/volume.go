@@ -327,7 +327,7 @@ func (m *Machine) givesUp() bool { return m.drain != nil && m.drain.giveUp }
 // volumesOn gives up what was kept for long enough.
 func (c *Cell) volumesOn() {
 	var over []*Volume
-	for c.volumes.dues.over(c.clock.cellNs) {
+	for c.volumes.dues.isDue(c.clock.cellNs) {
 		next := c.volumes.dues.take()
 		if !volumeDueCounts(next) {
 			continue

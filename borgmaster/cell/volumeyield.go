@@ -11,12 +11,13 @@ import (
 // FormatVolumesYield is the format from which on kept volumes give way to production.
 const FormatVolumesYield = 12
 
-// A volume that is kept for a job or alloc set that has ended gives way to production, if
-// what ended was of a lower band. Production does not count its disk, and is placed as if
-// it were free; if the disk then does not suffice for all, such volumes are given up, those
-// first whose time is over first. All others count it as before.
+// A kept volume yields to production if its owner, a job or alloc set below the production
+// band, has ended: production is placed as if the volume's disk were free, and all other work
+// as if it were used. If the disk is then too small for all, the machine's yielding volumes
+// are given up, those that expire earliest first.
 
-// held is what a volume takes of its machine. What was given up takes it until it is gone.
+// held returns what a volume uses of its machine, for production and for others. A volume
+// that was given up still uses it until the machine has removed it.
 func (v *Volume) held() byView {
 	if v.yields {
 		return byView{others: *v.res()}
@@ -24,15 +25,15 @@ func (v *Volume) held() byView {
 	return inBoth(v.res())
 }
 
-// Yields reports whether production may have its disk.
+// Yields reports whether production may take the volume's disk and has not yet done so.
 func (v *Volume) Yields() bool { return v.yields && !v.givenUp }
 
-// mayYield derives whether production may have the disk of a volume.
+// mayYield computes whether production may take the disk of a volume.
 func (c *Cell) mayYield(v *Volume) bool {
 	return c.format >= FormatVolumesYield && v.low && !v.Used() && !c.ownerLives(v.of.Job)
 }
 
-// ownerLives reports whether a job or alloc set of that name has not ended.
+// ownerLives reports whether a live job or alloc set has that name.
 func (c *Cell) ownerLives(key JobKey) bool {
 	if s := c.sets[key]; s != nil {
 		return s.deathSeq == 0
@@ -41,7 +42,8 @@ func (c *Cell) ownerLives(key JobKey) bool {
 	return j != nil && j.deathSeq == 0
 }
 
-// keptBytes is the disk that a user is charged for a volume in which nobody works.
+// keptBytes returns the disk of a volume that is kept for its owner and not in use; 0 for
+// any other.
 func (v *Volume) keptBytes() int64 {
 	if v.untilNs == 0 {
 		return 0
@@ -49,9 +51,9 @@ func (v *Volume) keptBytes() int64 {
 	return v.diskBytes
 }
 
-// checkKept refuses new work with volumes of a user for whom more disk is kept in volumes
-// than the user's budget, or for all than the cell's total. Admins are exempt from the
-// user's budget, not from the total.
+// checkKept refuses new work with volumes while the user's kept volumes use more disk than
+// the user's budget, or those of all users more than the cell's total. Admins are exempt
+// from the budget, not from the total.
 func (c *Cell) checkKept(user string) *borgpb.Refusal {
 	var used int64
 	if u := c.stateUse.byUser[user]; u != nil {
@@ -68,7 +70,7 @@ func (c *Cell) checkKept(user string) *borgpb.Refusal {
 		used, user, most, user, measures[measureKeptDisk].name, used)
 }
 
-// checkVolumesOf refuses more volumes than the cell, a machine or a user may have.
+// checkVolumesOf refuses more volumes if the cell, the machine or the user would have too many.
 func (c *Cell) checkVolumesOf(user string, m *Machine, more int) *borgpb.Refusal {
 	if c.volumes.list.len()+more > maxVolumes || len(m.volumes)+more > maxVolumesOnMachine {
 		return limit("", "%d of %d volumes are in the cell, %d of %d on %s; borgcfg volume list shows them, borgcfg volume delete gives some up",
@@ -84,7 +86,7 @@ func (c *Cell) checkVolumesOf(user string, m *Machine, more int) *borgpb.Refusal
 	return nil
 }
 
-// reviewYield follows a volume that is used, kept or given up by now.
+// reviewYield is called after each change of what mayYield or keptBytes depend on.
 func (c *Cell) reviewYield(v *Volume) {
 	kept := v.keptBytes()
 	c.stateUse.countOne(v.of.Job.User, measureKeptDisk, kept-v.kept)
@@ -97,7 +99,7 @@ func (c *Cell) reviewYield(v *Volume) {
 	}
 }
 
-// deriveYield has a volume count on its machine for what it is.
+// deriveYield updates whether a volume yields, and how its machine counts it.
 func (c *Cell) deriveYield(v *Volume) bool {
 	if yields := c.mayYield(v); yields != v.yields {
 		v.machine.room.sub(v.held())
@@ -107,7 +109,7 @@ func (c *Cell) deriveYield(v *Volume) bool {
 	return v.yields
 }
 
-// ownerEnds follows a job or alloc set of a priority that has ended.
+// ownerEnds is called when a job or alloc set of a priority has ended.
 func (c *Cell) ownerEnds(key JobKey, priority int32) {
 	if c.format < FormatVolumesYield {
 		return
@@ -121,7 +123,8 @@ func (c *Cell) ownerEnds(key JobKey, priority int32) {
 	}
 }
 
-// ownerBegins follows a job or alloc set whose name may have volumes from before.
+// ownerBegins is called for a new job or alloc set. An earlier one of the same name may have
+// left volumes.
 func (c *Cell) ownerBegins(key JobKey) {
 	if c.volumes.list.len() == 0 {
 		return
@@ -132,7 +135,7 @@ func (c *Cell) ownerBegins(key JobKey) {
 	}
 }
 
-// volumesOfOwner are all volumes of one name.
+// volumesOfOwner iterates over the volumes of a job or alloc set.
 func (c *Cell) volumesOfOwner(key JobKey) func(yield func(*Volume) bool) {
 	return func(yield func(*Volume) bool) {
 		for v := range c.volumes.list.from(volumeID{of: TaskID{Job: key}}) {
@@ -143,9 +146,9 @@ func (c *Cell) volumesOfOwner(key JobKey) func(yield func(*Volume) bool) {
 	}
 }
 
-// reclaim gives up volumes of a machine that give way, if its disk does not suffice for
-// them beside production that came or grew; who names it.
-func (c *Cell) reclaim(m *Machine, priority int32, who func() string) {
+// giveUpYielding gives up yielding volumes of a machine until its disk suffices for
+// production that came or grew; who names that work.
+func (c *Cell) giveUpYielding(m *Machine, priority int32, who func() string) {
 	if !isProd(priority) || len(m.volumes) == 0 {
 		return
 	}
@@ -157,7 +160,7 @@ func (c *Cell) reclaim(m *Machine, priority int32, who func() string) {
 		case v.Yields():
 			kept = append(kept, v)
 		case v.yields:
-			over -= v.diskBytes // it goes already
+			over -= v.diskBytes // it is being removed
 		}
 	}
 	slices.SortFunc(kept, func(a, b *Volume) int {
@@ -172,7 +175,7 @@ func (c *Cell) reclaim(m *Machine, priority int32, who func() string) {
 	}
 }
 
-// checkYield checks what is derived of a volume.
+// checkYield compares a volume's derived fields with what they are computed from.
 func (c *Cell) checkYield(v *Volume) error {
 	if v.kept != v.keptBytes() {
 		return fmt.Errorf("volume %s on %s keeps %d bytes, counted as %d", v.FullName(), v.machine.name, v.keptBytes(), v.kept)

@@ -8,16 +8,16 @@ import (
 	"borg/proto/borgpb"
 )
 
-// What an owner must say, and must not, when a job or an alloc set is submitted or
-// updated. The job files of cfg refuse the same with the place in the file; here is
-// the rule, for everybody who sends an op. The cell itself is not asked, nor whoever
-// puts a recorded cell into one: what runs already runs as it is.
+// These are the rules for what a submitted or updated spec must and must not contain. Package
+// cfg checks the same in job files, to point at the line; these checks hold for all clients.
+// An op without a user is exempt: the cell's own, and those that load a recorded cell, whose
+// tasks run already.
 
-// unmountable are the top-level directories in which a task has mounts of its own.
+// unmountable are the top-level directories with mounts that every task has.
 var unmountable = []string{"proc", "sys", "dev", ".borg"}
 
-// checkWants checks what each run of tasks asks for, its overrides and what the cell
-// fills in included.
+// checkWants checks what the tasks of a spec ask for, overrides and filled in defaults
+// included.
 func (c *Cell) checkWants(s *Spec) *borgpb.Refusal {
 	if c.now.asker.GetUser() == "" {
 		return nil
@@ -65,7 +65,7 @@ func checkTaskWants(t *borgpb.TaskSpec) *borgpb.Refusal {
 	return checkPaths(t)
 }
 
-// checkSetWants does so for an alloc set.
+// checkSetWants is checkWants for an alloc set.
 func (c *Cell) checkSetWants(s *borgpb.AllocSetSpec) *borgpb.Refusal {
 	if c.now.asker.GetUser() == "" {
 		return nil
@@ -76,8 +76,8 @@ func (c *Cell) checkSetWants(s *borgpb.AllocSetSpec) *borgpb.Refusal {
 	return nil
 }
 
-// checkAmounts wants processor and memory: what asks for neither is charged nothing,
-// has no limit on its machine, and takes what others paid for.
+// checkAmounts requires amounts of processor and memory. Without them a task would be charged
+// nothing, have no limit on its machine, and use what others pay for.
 func checkAmounts(r *borgpb.Resources, what string) *borgpb.Refusal {
 	if r.GetCpuMilli() == 0 || r.GetMemBytes() == 0 {
 		return invalid("resources", "%s must say how much cpu and memory it may use; an operator can say what is meant for a user's tasks that do not: borgcfg quota bounds USER", what)
@@ -85,8 +85,8 @@ func checkAmounts(r *borgpb.Resources, what string) *borgpb.Refusal {
 	return nil
 }
 
-// checkProgram checks the environment and the names of ports of a task. Whether there
-// is a program to run, and a package of that digest, its machine finds out and says.
+// checkProgram checks the environment and the names of ports of a task. Only the machine can
+// tell whether the program and the packages exist.
 func checkProgram(t *borgpb.TaskSpec) *borgpb.Refusal {
 	for _, k := range sortedKeys(t.Env) {
 		if !validEnvName(k) {
@@ -114,8 +114,8 @@ func validEnvName(name string) bool {
 // maxProbePathBytes is the length of the path of an HTTP check.
 const maxProbePathBytes = 2_048
 
-// checkProbe checks a check of health or readiness. The path goes into a URL whose
-// host is the task's own address: it must not be able to name another one.
+// checkProbe checks a health or readiness check. The path becomes part of a URL whose host is
+// the task's address, and must not be able to change the host.
 func checkProbe(h *borgpb.HealthCheck, ports []string) *borgpb.Refusal {
 	if h == nil {
 		return nil
@@ -142,7 +142,8 @@ func checkProbe(h *borgpb.HealthCheck, ports []string) *borgpb.Refusal {
 	return nil
 }
 
-// checkPaths checks the form of paths, and what a mount may hide.
+// checkPaths requires clean paths, and mounts that hide neither the root nor the directories
+// that every task needs.
 func checkPaths(t *borgpb.TaskSpec) *borgpb.Refusal {
 	clean := func(p string) bool { return p == "/" || path.Clean(p) == strings.TrimSuffix(p, "/") }
 	bad := func(field, p string) *borgpb.Refusal {
@@ -174,9 +175,8 @@ func checkPaths(t *borgpb.TaskSpec) *borgpb.Refusal {
 	return nil
 }
 
-// checkPriorityIn wants a job in an alloc set to be of no higher priority than the
-// set: the room was bought with the set, at its priority, and tasks in it are
-// charged nothing.
+// checkPriorityIn refuses a job of higher priority than its alloc set. Its tasks are charged
+// nothing, because the set's resources were charged at the set's priority.
 func (c *Cell) checkPriorityIn(set *AllocSet, s *borgpb.JobSpec) *borgpb.Refusal {
 	if c.now.asker.GetUser() == "" || s.Priority <= set.spec.Priority {
 		return nil
@@ -185,8 +185,8 @@ func (c *Cell) checkPriorityIn(set *AllocSet, s *borgpb.JobSpec) *borgpb.Refusal
 		s.Priority, set.key, set.spec.Priority)
 }
 
-// checkSetPriority refuses a priority of an alloc set under that of a live job of
-// its owner that runs in it, or waits for it.
+// checkSetPriority refuses a priority of an alloc set below that of a live job of its owner
+// that uses it or waits for it.
 func (c *Cell) checkSetPriority(key JobKey, priority int32) *borgpb.Refusal {
 	for j := range c.JobsAfter(JobKey{User: key.User}) {
 		if j.key.User != key.User {

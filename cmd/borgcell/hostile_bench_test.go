@@ -29,24 +29,24 @@ import (
 )
 
 const (
-	// hostileEnv makes a process of this test program an attacker: what it holds is a
-	// hostileOrder.
+	// hostileEnv is the variable that makes a process of this test program an attacker. It
+	// holds a hostileOrder.
 	hostileEnv = "BORG_TEST_HOSTILE"
-	// Each attack lasts so long, unless BORG_BENCH_MINUTES says something else.
+	// Duration of an attack, unless BORG_BENCH_MINUTES is set.
 	hostileTime = 20 * time.Second
-	// All attackers together have so many cores.
+	// Cores of the attackers' control group.
 	hostileCores = 0.5
-	// Calls that the flood wants to make in a second.
+	// Calls a second that the flood tries to make.
 	hostilePerS = 20_000
-	// Half-open connections are kept by so many clients, each with so many.
+	// Clients that keep half-open connections, and connections of each.
 	hostileClients, hostileEach = 10, 400
-	// Memory that one user may make a replica hold by what docs/limits.md states: requests
-	// that no handler has taken, answers that are not read, changes that wait, half-open
-	// connections of its address.
+	// Memory that docs/limits.md lets one user take of a replica, in MiB: requests that no
+	// handler has taken, unread answers, queued changes and half-open connections of its
+	// address.
 	hostileBudgetMiB = 32 + 64 + 8 + 48
-	// Users who work meanwhile.
+	// Users who make changes during the attack.
 	hostileVictims = 4
-	// Tasks of theirs that run all the while.
+	// Tasks of each victim, which should run on.
 	hostileTasks = 50
 )
 
@@ -57,8 +57,8 @@ type hostileOrder struct {
 	Masters   []string
 }
 
-// hostileAttacks are what is tried: one user with a certificate, one task with a certificate and
-// as a stranger, and a thousand connections that are slow or silent.
+// hostileAttacks are the kinds of attack: by a user with a certificate, by a task with a
+// certificate and without one, and by a thousand connections that are slow or silent.
 var hostileAttacks = []string{"user", "task", "conns"}
 
 func hostileDuration(b *testing.B) time.Duration {
@@ -73,23 +73,22 @@ func hostileDuration(b *testing.B) time.Duration {
 	return time.Duration(minutes * float64(time.Minute))
 }
 
-// BenchmarkHostile is a cell of three masters that is attacked by processes in a control group of
-// half a core: how much memory the replicas take, and how long changes of others take, each
-// beside what it is in quiet. Whatever others have is there afterwards. BORG_BENCH_HOSTILE names
-// those attacks that are made, with commas.
+// BenchmarkHostile attacks a cell of three masters from processes in a control group of half a
+// core. It measures the memory of the replicas and how long other users' changes take, both
+// relative to the quiet cell, elections, and tasks of others that restarted. BORG_BENCH_HOSTILE
+// lists the attacks to make, separated by commas; all if empty.
 func BenchmarkHostile(b *testing.B) {
 	took := hostileDuration(b)
 	for range b.N {
 		m := &masterBench{B: b, cell: fakeCell(b, 3, 50, fleet.Life{}), wait: 5 * time.Minute}
 		m.profiles()
 		m.must(m.cell.Start)
-		group := newQuota(b)
+		group := newCPUGroup(b)
 		group.limit(b, hostileCores)
 		for i := range hostileVictims {
-			m.mustMutate(fmt.Sprint("victim-", i), &borgpb.SubmitJob{User: fmt.Sprint("victim-", i), Name: "runs", Spec: encodeSpec(b, sleepers(hostileTasks))})
+			m.mustSubmit(fmt.Sprint("victim-", i), &borgpb.SubmitJob{User: fmt.Sprint("victim-", i), Name: "runs", Spec: encodeSpec(b, sleepers(hostileTasks))})
 		}
 		m.every("the tasks of the victims run", m.allRun)
-		begun := m.status().Begun
 		quiet, rest := m.watched(took, nil)
 		m.figure(quiet, "hostile", "quiet_p99_ms")
 		m.figure(rest, "hostile", "rest_rss_mib")
@@ -97,7 +96,7 @@ func BenchmarkHostile(b *testing.B) {
 			if only := os.Getenv("BORG_BENCH_HOSTILE"); only != "" && !strings.Contains(","+only+",", ","+kind+",") {
 				continue
 			}
-			term := m.state().Term
+			term, begun := m.state().Term, m.status().Begun
 			p99, rss := m.watched(took, func() (stop func()) { return m.attack(group, kind) })
 			m.figure(p99, "hostile", kind+".others_p99_ms")
 			m.figure(p99/quiet, "hostile", kind+".others_p99_ratio")
@@ -112,8 +111,8 @@ func BenchmarkHostile(b *testing.B) {
 	}
 }
 
-// mustMutate submits a job in a user's name.
-func (m *masterBench) mustMutate(user string, job *borgpb.SubmitJob) {
+// mustSubmit submits a job as a user.
+func (m *masterBench) mustSubmit(user string, job *borgpb.SubmitJob) {
 	m.Helper()
 	var waited atomic.Int64
 	c := m.cell.clientOf(m.B, user, &waited)
@@ -123,20 +122,21 @@ func (m *masterBench) mustMutate(user string, job *borgpb.SubmitJob) {
 	})
 }
 
-// allRun reports an error until each task of the victims runs.
+// allRun returns an error unless every task of the victims runs.
 func (m *masterBench) allRun(ctx context.Context) error {
-	state, err := m.cell.client.GetCell(ctx)
+	s, err := m.cell.FakeStatus(ctx)
 	if err != nil {
 		return err
 	}
-	if s, err := m.cell.FakeStatus(ctx); err != nil || int(s.Begun) < hostileVictims*hostileTasks {
-		return fmt.Errorf("%d tasks have begun in term %d: %v", s.Begun, state.Term, err)
+	if want := hostileVictims * hostileTasks; s.Running < want {
+		return fmt.Errorf("%d of %d tasks of the victims run", s.Running, want)
 	}
 	return nil
 }
 
-// watched has victims change something all the while, and returns within which time 99 of
-// 100 changes were done, and the most memory that a replica had.
+// watched makes the victims submit and kill jobs for a while, under an attack unless that is
+// nil. It returns the time within which 99 of 100 of these changes were done, and the memory of
+// the largest replica.
 func (m *masterBench) watched(took time.Duration, attack func() (stop func())) (p99, rssMiB float64) {
 	m.Helper()
 	if attack != nil {
@@ -165,8 +165,8 @@ func (m *masterBench) watched(took time.Duration, attack func() (stop func())) (
 	return p99Ms(all), rssMiB
 }
 
-// victim submits a production job and ends it, again and again. An acknowledged change that is
-// not there when the next one is made is an error.
+// victim submits a production job and kills it, again and again. The master refuses a change
+// that the one before does not allow, so a lost acknowledged change shows as an error.
 func (m *masterBench) victim(ctx context.Context, user string, mu *sync.Mutex, all *[]time.Duration) {
 	var waited atomic.Int64
 	c := m.cell.clientOf(m.B, user, &waited)
@@ -175,7 +175,7 @@ func (m *masterBench) victim(ctx context.Context, user string, mu *sync.Mutex, a
 	for n := 0; ; n++ {
 		select {
 		case <-ctx.Done():
-			// The next attack finds nothing of this one.
+			// Leave no job behind: the next attack submits one of the same name.
 			_, _ = c.Mutate(m.Context(), &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: user, Name: "job"}}})
 			return
 		case <-tick.C:
@@ -198,7 +198,7 @@ func (m *masterBench) victim(ctx context.Context, user string, mu *sync.Mutex, a
 }
 
 // attack starts an attacker in the control group.
-func (m *masterBench) attack(group *quota, kind string) (stop func()) {
+func (m *masterBench) attack(group *cpuGroup, kind string) (stop func()) {
 	m.Helper()
 	order, err := json.Marshal(hostileOrder{Kind: kind, Cell: m.cell.Name, Authority: m.cell.authorityFile(), Masters: m.cell.masterAddrs()})
 	if err != nil {
@@ -208,7 +208,7 @@ func (m *masterBench) attack(group *quota, kind string) (stop func()) {
 	if err := os.WriteFile(filepath.Join(group.dir, "cgroup.procs"), []byte(strconv.Itoa(a.cmd.Process.Pid)), 0); err != nil {
 		m.Fatal(err)
 	}
-	// It begins when it is asked for the first time.
+	// The attacker starts at the first question.
 	a.counts()
 	return func() {
 		m.Logf("the attacker %s: %+v, %.1f s of processor", kind, a.counts(), a.cpuSeconds())
@@ -216,7 +216,8 @@ func (m *masterBench) attack(group *quota, kind string) (stop func()) {
 	}
 }
 
-// hostileMain is an attacker, until nobody asks it any more.
+// hostileMain is the main function of an attacker's process, which ends when its parent asks
+// no more.
 func hostileMain(order string) error {
 	var o hostileOrder
 	if err := json.Unmarshal([]byte(order), &o); err != nil {
@@ -253,7 +254,7 @@ func hostileMain(order string) error {
 type hostile struct {
 	openFlood
 	addrs []string
-	// Connections that were opened.
+	// Number of connections opened.
 	opened atomic.Int64
 	at     sync.WaitGroup
 }
@@ -272,11 +273,10 @@ func (h *hostile) start(ctx context.Context, kind string) {
 	}
 }
 
-// unread begins as many watches as it may and reads nothing of them, nor of the pages of a list.
+// unread starts as many watches and event streams as it is allowed and reads none of them.
 func (h *hostile) unread(ctx context.Context) {
 	for _, addr := range h.addrs {
 		h.at.Go(func() {
-			// Connections are closed with ctx.
 			conn, err := door.Dial(addr, h.who, door.AnyMaster(h.who), grpc.WithInitialWindowSize(64<<10), grpc.WithInitialConnWindowSize(64<<10))
 			if err != nil {
 				return
@@ -284,7 +284,6 @@ func (h *hostile) unread(ctx context.Context) {
 			defer conn.Close()
 			c := borgrpc.NewMasterServiceClient(conn)
 			for n := 0; ctx.Err() == nil; n++ {
-				// What is refused is tried again, as what is served.
 				if n%2 == 0 {
 					_, _ = borgrpc.NewWatchServiceClient(conn).Watch(ctx, &borgrpc.WatchRequest{})
 				} else {
@@ -299,7 +298,7 @@ func (h *hostile) unread(ctx context.Context) {
 	}
 }
 
-// flight keeps what is written to it.
+// flight is a connection that keeps what is written to it and has nothing to read.
 type flight struct {
 	net.Conn
 	wrote []byte

@@ -83,7 +83,7 @@ type scarceRun struct {
 
 func measureScarce(b *testing.B, cores float64, name string) scarceRun {
 	b.Setenv("BORG_BENCH_MACHINES", fmt.Sprint(benchMachines(scarceMachines)))
-	group := newQuota(b)
+	group := newCPUGroup(b)
 	m := newMasterBench(b)
 	slower := 2 / cores
 	m.prefix, m.wait = "scarce.q"+name+".", time.Duration(float64(scarceWait)*slower)
@@ -176,55 +176,56 @@ func (m *masterBench) loseScarce(i int, name string) time.Duration {
 	return took
 }
 
-// quota is a control group whose processes share some processor time.
-type quota struct {
+// cpuGroup is a control group whose processes share a limit of processor time.
+type cpuGroup struct {
 	dir string
-	// As of version 2 of control groups.
+	// Whether the group is one of version 2.
 	unified bool
 }
 
-// newQuota makes a group without a limit, which is removed with the benchmark.
-func newQuota(b *testing.B) *quota {
+// newCPUGroup makes a group without a limit and removes it when the benchmark ends.
+func newCPUGroup(b *testing.B) *cpuGroup {
 	b.Helper()
 	name := fmt.Sprint("borg-scarce-", os.Getpid())
-	q := &quota{dir: filepath.Join(cgroupRoot, "cpu", name)}
+	g := &cpuGroup{dir: filepath.Join(cgroupRoot, "cpu", name)}
 	if _, err := os.Stat(filepath.Join(cgroupRoot, "cgroup.controllers")); err == nil {
-		q = &quota{dir: filepath.Join(cgroupRoot, name), unified: true}
+		g = &cpuGroup{dir: filepath.Join(cgroupRoot, name), unified: true}
 		if err := os.WriteFile(filepath.Join(cgroupRoot, "cgroup.subtree_control"), []byte("+cpu"), 0); err != nil {
 			b.Skipf("control groups cannot limit the processor here: %v", err)
 		}
 	}
-	if err := os.Mkdir(q.dir, 0o755); err != nil {
+	if err := os.Mkdir(g.dir, 0o755); err != nil {
 		b.Skipf("a control group is needed, which takes root: %v", err)
 	}
 	b.Cleanup(func() {
 		// The cell has ended by now; the kernel may take a moment to notice.
 		for range 50 {
-			if err := os.Remove(q.dir); err == nil || errors.Is(err, os.ErrNotExist) {
+			if err := os.Remove(g.dir); err == nil || errors.Is(err, os.ErrNotExist) {
 				return
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
-		b.Errorf("the control group %s is left", q.dir)
+		b.Errorf("the control group %s is left", g.dir)
 	})
-	return q
+	return g
 }
 
-// join has a process start in the group.
-func (q *quota) join(spec *processSpec) {
+// join makes a process start in the group.
+func (g *cpuGroup) join(spec *processSpec) {
 	const script = `echo $$ > "$1" && shift && exec "$@"`
-	spec.Args = append([]string{"-c", script, "sh", filepath.Join(q.dir, "cgroup.procs"), spec.Path}, spec.Args...)
+	spec.Args = append([]string{"-c", script, "sh", filepath.Join(g.dir, "cgroup.procs"), spec.Path}, spec.Args...)
 	spec.Path = "/bin/sh"
 }
 
-func (q *quota) limit(b *testing.B, cores float64) {
+// limit sets how many cores the processes of the group may use together.
+func (g *cpuGroup) limit(b *testing.B, cores float64) {
 	b.Helper()
 	us := int(cores * quotaPeriodUs)
 	file, text := "cpu.cfs_quota_us", fmt.Sprint(us)
-	if q.unified {
+	if g.unified {
 		file, text = "cpu.max", fmt.Sprintf("%d %d", us, quotaPeriodUs)
 	}
-	if err := os.WriteFile(filepath.Join(q.dir, file), []byte(text), 0); err != nil {
+	if err := os.WriteFile(filepath.Join(g.dir, file), []byte(text), 0); err != nil {
 		b.Fatal(err)
 	}
 }

@@ -26,9 +26,9 @@ func quotaState(s *session) error {
 		name, text, found := strings.Cut(arg, "=")
 		m := borgcell.MeasureNamed(name)
 		if !found || m == 0 {
-			return cli.Errorf(cli.Usage, "%q is not WHAT=AMOUNT", arg).Hint("WHAT is one of %s", strings.Join(measureNames(), ", "))
+			return cli.Errorf(cli.Usage, "%q is not WHAT=AMOUNT", arg).Hint("WHAT is one of %s", strings.Join(namesOfMeasures(), ", "))
 		}
-		n, err := measureAmount(m, text)
+		n, err := parseAmount(m, text)
 		if err != nil {
 			return cli.Errorf(cli.Usage, "%s: %v", name, err)
 		}
@@ -38,7 +38,7 @@ func quotaState(s *session) error {
 	return s.change(&borgpb.Op{Op: &borgpb.Op_SetStateBudget{SetStateBudget: o}}, "%s may hold: %s", whose, strings.Join(said, ", "))
 }
 
-func measureNames() (names []string) {
+func namesOfMeasures() (names []string) {
 	for _, m := range borgcell.Measures {
 		names = append(names, borgcell.MeasureName(m))
 	}
@@ -48,7 +48,7 @@ func measureNames() (names []string) {
 // inBytes reports whether a measure is of bytes.
 func inBytes(m borgcell.Measure) bool { return strings.HasSuffix(borgcell.MeasureName(m), "bytes") }
 
-func measureAmount(m borgcell.Measure, text string) (int64, error) {
+func parseAmount(m borgcell.Measure, text string) (int64, error) {
 	if inBytes(m) {
 		return cli.ParseBytes(text)
 	}
@@ -59,7 +59,7 @@ func measureAmount(m borgcell.Measure, text string) (int64, error) {
 	return n, nil
 }
 
-func measureText(m borgcell.Measure, n int64) string {
+func amountText(m borgcell.Measure, n int64) string {
 	if inBytes(m) {
 		return bytesText(n)
 	}
@@ -72,16 +72,16 @@ func (s *session) shares(user string, resp *borgrpc.ListQuotasResponse) error {
 	t.head("USER", "STATE", "USED", "ALLOWED")
 	for _, share := range resp.Shares {
 		for _, h := range share.Held {
-			t.add(share.User, borgcell.MeasureName(h.Measure), measureText(h.Measure, h.Used), measureText(h.Measure, h.Allowed))
+			t.add(share.User, borgcell.MeasureName(h.Measure), amountText(h.Measure, h.Used), amountText(h.Measure, h.Allowed))
 		}
 	}
 	if user == "" {
 		for _, h := range resp.Cell.GetHeld() {
-			allowed := measureText(h.Measure, h.Allowed)
+			allowed := amountText(h.Measure, h.Allowed)
 			if h.Reserved > 0 {
-				allowed += ", of it " + measureText(h.Measure, h.Reserved) + " for production and admins"
+				allowed += ", of it " + amountText(h.Measure, h.Reserved) + " for production and admins"
 			}
-			t.add("(cell)", borgcell.MeasureName(h.Measure), measureText(h.Measure, h.Used), allowed)
+			t.add("(cell)", borgcell.MeasureName(h.Measure), amountText(h.Measure, h.Used), allowed)
 		}
 	}
 	return t.write(s.out, "")

@@ -18,43 +18,42 @@ import (
 )
 
 const (
-	// maxHandshakes bounds the connections from one address that have not yet said
-	// who they are. With one more the oldest of them is dropped.
+	// maxHandshakes bounds the connections from one address that have not finished their
+	// handshake. One more drops the oldest of them.
 	maxHandshakes = 2048
-	// maxHandshakesInAll bounds the same from all addresses. With one more the oldest of
-	// the address that has most is dropped.
+	// maxHandshakesInAll bounds those from all addresses. One more drops the oldest of the
+	// address that has most.
 	maxHandshakesInAll = 8192
-	// maxConnsOfOne bounds the connections of one caller who is no master.
+	// maxConnsOfOne bounds the connections of one caller, unless it is a master.
 	maxConnsOfOne = 1024
 	// maxConnsOfUser bounds the connections of one user and of its tasks together.
 	maxConnsOfUser = 4096
-	// maxCallsOfUser bounds the calls that these have under way together: one that
-	// waits for its message or its answer costs some 17 KiB.
+	// maxCallsOfUser bounds the concurrent calls of one user and of its tasks together. A call
+	// that waits for its message or its answer takes some 17 KiB.
 	maxCallsOfUser = 4096
-	// maxCallsOfOne bounds the calls that one connection of such a caller has under
-	// way: each may hold a message.
+	// maxCallsOfOne bounds the concurrent calls on one connection, each of which may hold a
+	// message.
 	maxCallsOfOne = 1024
-	// A connection rests after each call that was not admitted: for this part of the time
-	// after which its caller was told to come back, within bounds. Whoever asks again and
-	// again is told a longer one each time.
+	// After a call that was not admitted nothing is read from its connection for this part of
+	// the retry time, within bounds. A caller that keeps asking gets longer retry times.
 	refusedPart                     = 4
 	refusedPause, refusedPauseLimit = 2 * time.Millisecond, 100 * time.Millisecond
-	// And for so long for each connection that the caller has: to be refused on many costs
-	// no more than on few.
+	// And for at least this time for each connection of the caller, so that refusals on many
+	// connections cost no more than on few.
 	refusedPauseEach = 2 * time.Millisecond
 )
 
-// crowd counts who is at a door, so that nobody keeps others out.
+// crowd counts the connections and calls at a door, by caller and by user.
 type crowd struct {
-	// Those who have not yet said who they are.
+	// Connections that have not finished their handshake.
 	hall *entrance.Hall
 
 	mu sync.Mutex
-	// By caller, without masters; guarded by mu.
+	// By caller, masters left out; guarded by mu.
 	callers map[identity.Name]*present
-	// By whoUses, without masters; guarded by mu.
+	// By chargedUser, masters left out; guarded by mu.
 	users map[string]*presentUser
-	// What all of them have, as presentUser.receiving.
+	// Bytes received from all of them that no handler has taken.
 	receiving atomic.Int64
 }
 
@@ -62,26 +61,27 @@ type crowd struct {
 type presentUser struct {
 	// Bytes of answers that were not read, on all connections.
 	answers atomic.Int64
-	// Connections, with mu.
+	// Connections; guarded by crowd.mu.
 	flows map[*inflow]bool
-	// Calls under way.
+	// Concurrent calls.
 	calls atomic.Int64
-	// Bytes that they have sent and were not decoded, and the memory of what was.
+	// Bytes received from them that no handler has taken.
 	receiving atomic.Int64
 	// In crowd.users.
 	key string
 }
 
-// whoUses is whom what a caller has is counted for: tasks are their user's.
-func whoUses(name identity.Name) string {
+// chargedUser returns the key under which a caller's connections and calls count: a task's
+// count for its user.
+func chargedUser(name identity.Name) string {
 	if name.Role == identity.User || name.Role == identity.Task {
 		return name.User()
 	}
 	return name.String()
 }
 
-// hangUpLargest closes the connection that holds most of what no handler has taken;
-// of one user, or nil: of all.
+// hangUpLargest closes the connection with the most bytes that no handler has taken, of one
+// user, or of all users if of is nil.
 func (c *crowd) hangUpLargest(of *presentUser) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,13 +104,14 @@ func (c *crowd) hangUpLargest(of *presentUser) {
 		return
 	}
 	hungUp.Add(1)
-	// Not by the goroutine that reads from another connection: to close waits for TLS.
+	// In a goroutine of its own: closing waits for TLS, and the caller reads from another
+	// connection.
 	go largest.hangUp()
 }
 
 // present is what one caller has at a door.
 type present struct {
-	// His connections. Changed with mu.
+	// Number of its connections; changed with crowd.mu held.
 	conns atomic.Int64
 }
 
@@ -122,15 +123,15 @@ func newHall() *entrance.Hall {
 	return entrance.NewHall(entrance.Limits{Host: maxHandshakes, All: maxHandshakesInAll})
 }
 
-// admit counts a connection of a caller who is known until it is closed. Masters are not
-// counted.
+// admit counts a connection of a known caller until it is closed, or returns an error if there
+// are too many. Masters and schedulers are not counted.
 func (c *crowd) admit(conn net.Conn, name identity.Name) (net.Conn, *present, *inflow, error) {
 	if name.Role == identity.Master || name.Role == identity.Scheduler {
 		return buffered(conn, nil), nil, nil, nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	here, user := c.callers[name], c.users[whoUses(name)]
+	here, user := c.callers[name], c.users[chargedUser(name)]
 	switch {
 	case here != nil && here.conns.Load() >= maxConnsOfOne:
 		return nil, nil, nil, fmt.Errorf("%s has %d connections already", name.Words(), maxConnsOfOne)
@@ -142,7 +143,7 @@ func (c *crowd) admit(conn net.Conn, name identity.Name) (net.Conn, *present, *i
 		c.callers[name] = here
 	}
 	if user == nil {
-		user = &presentUser{flows: make(map[*inflow]bool), key: whoUses(name)}
+		user = &presentUser{flows: make(map[*inflow]bool), key: chargedUser(name)}
 		c.users[user.key] = user
 	}
 	here.conns.Add(1)
@@ -192,16 +193,16 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// restAfter is how long nothing is read from a connection after a call on it was refused, of
-// a caller who has so many.
+// restAfter returns how long nothing is read from a connection after a call on it was refused.
+// conns is the number of the caller's connections.
 func restAfter(refused error, conns int64) time.Duration {
 	rest := min(max(RetryAfter(refused)/refusedPart, refusedPause), refusedPauseLimit)
 	return max(rest, refusedPauseEach*time.Duration(conns))
 }
 
-// tap refuses a call before anything of its message is read: one that is not for
-// this caller's role, and one too many. It is called by the goroutine that reads from the
-// connection, and holds its lock; guard looks again, at more.
+// tap refuses a call before its message is read if the caller's role does not allow it or the
+// caller makes too many. The goroutine that reads from the connection calls it with the lock of
+// the connection held. guard checks again, and more.
 func (c *Config) tap(ctx context.Context, call *tap.Info) (context.Context, error) {
 	p, _ := peer.FromContext(ctx)
 	if p == nil {
@@ -212,7 +213,7 @@ func (c *Config) tap(ctx context.Context, call *tap.Info) (context.Context, erro
 		return ctx, status.Error(codes.Unauthenticated, "nobody knows who calls")
 	}
 	var err error
-	// Who speaks for whom is for guard to find out.
+	// For a call that a master forwards, guard checks the role.
 	if len(call.Header.Get(behalfKey)) == 0 {
 		err = Allowed(call.FullMethodName, info.name)
 	}
@@ -224,8 +225,8 @@ func (c *Config) tap(ctx context.Context, call *tap.Info) (context.Context, erro
 	}
 	if err == nil && info.name.Role != identity.Master && c.Admit != nil {
 		if err = c.Admit(call.FullMethodName, info.name); err != nil {
-			// Nothing else is read from this connection meanwhile: whoever goes on asking
-			// is slowed down by it, and costs less. To sleep here would keep its lock.
+			// The connection is not read for a while, which slows down a caller that keeps
+			// asking. Sleeping here would hold the lock of the connection.
 			info.rest(restAfter(err, info.conns()))
 		}
 	}

@@ -1,13 +1,12 @@
-// Package door is the wire's one door: every program dials and listens through
-// it, so that limits, keepalive and identity are decided in one place.
+// Package door makes and accepts the connections of all programs, so that limits, keepalive and
+// identity are decided in one place.
 //
-// Both ends of each connection prove who they are by a certificate of the cell
-// (package identity), over TLS 1.3; on a socket of one machine, by running as the
-// same user. Whoever dials says whom he expects and talks to nobody else. Whoever
-// listens keeps to the one table of which role may make which call (access.go),
-// and knows the caller from the connection, never from what was sent.
+// Both ends of each connection prove their identity by a certificate of the cell (package
+// identity), over TLS 1.3; on a socket of one machine, by running as the same user. A client
+// states which server it expects and talks to no other. A server allows calls by one table of
+// roles and methods (access.go), and takes the caller from the connection, never from a message.
 //
-// What belongs to whom is not decided here.
+// Whether a caller may touch a certain object is not decided here.
 package door
 
 import (
@@ -31,30 +30,27 @@ import (
 )
 
 const (
-	// maxMessageBytes bounds one message on the wire. Longer things are streamed
-	// in chunks.
+	// maxMessageBytes bounds one message on the wire. Larger data is streamed in chunks.
 	maxMessageBytes = 8 << 20
-	// maxCallsPerConn bounds the calls that one connection has under way.
+	// maxCallsPerConn bounds the concurrent calls of one connection.
 	maxCallsPerConn = 4096
-	// maxHeaderBytes bounds what is said about a call beside its message.
+	// maxHeaderBytes bounds the headers of a call.
 	maxHeaderBytes = 16 << 10
-	// What the other end may send of one message, and of all on one connection, before
-	// it is read. Fixed, so that nothing is sent to find out how wide the line is: that
-	// was a ping for each short call.
+	// Flow control windows of a stream and of a connection. Fixed sizes turn off gRPC's
+	// estimate of the bandwidth, which sends a ping for each short call.
 	streamWindowBytes, connWindowBytes = 1 << 20, 4 << 20
-	// readBufferBytes is what each connection reads at once. There are thousands, most of
-	// them at rest.
+	// readBufferBytes is the read buffer of a connection: small, as there are thousands of
+	// mostly idle ones.
 	readBufferBytes = 8 << 10
-	// handshakeTimeout is how long somebody may take to say who he is.
+	// handshakeTimeout bounds the time of a handshake.
 	handshakeTimeout = 10 * time.Second
-	// maxConnAge is when a client is asked to connect anew, with the certificate
-	// that it has by then. With half the life of a certificate, after which it is
-	// renewed, that stays below a whole one, so no call ever meets an expired one.
+	// maxConnAge is the age at which a server asks a client to reconnect, with its renewed
+	// certificate. A certificate is renewed after half its life; that and maxConnAge together
+	// are less than its life, so no call meets an expired certificate.
 	maxConnAge = 25 * time.Minute
 )
 
-// KeepAlive is how who dials makes sure that the other end is there, while nothing is
-// heard of it.
+// KeepAlive is how a client checks that a silent server is still there.
 var KeepAlive = keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, PermitWithoutStream: true}
 
 // Listen opens addr: "host:port", or "unix:PATH".
@@ -63,7 +59,7 @@ func Listen(addr string) (net.Listener, error) {
 		if len(path) >= 108 {
 			return nil, fmt.Errorf("listen on socket %s: the path has %d bytes and a socket path may have 107; choose a shorter directory", path, len(path))
 		}
-		// A socket file that a killed process left is in the way of the next one.
+		// A killed process leaves its socket file behind.
 		if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
 			return nil, fmt.Errorf("listen on socket %s: %w", path, err)
 		}
@@ -72,46 +68,45 @@ func Listen(addr string) (net.Listener, error) {
 	return net.Listen("tcp", addr)
 }
 
-// Config is what a server needs to know whom to let in.
+// Config is the configuration of a server.
 type Config struct {
-	// Who listens. Required.
+	// Identity of the server. Required.
 	Identity *identity.Source
-	// IdentityAt says who listens at an address of ours, where one process stands for
-	// many: nil where nobody does. Calls know by peer.LocalAddr which of them was
-	// called. Nil: Identity listens at all.
+	// IdentityAt returns the identity of the server at a local address, or nil if there is
+	// none, for a process that stands for many servers. Handlers find the address in
+	// peer.LocalAddr. Nil means Identity at all addresses.
 	IdentityAt func(local net.Addr) *identity.Source
-	// Revoked says that certificates which a name was issued at that time are no
-	// longer believed; asked with each call, and now and then for each connection.
-	// Nil: none is revoked.
+	// Revoked reports whether a certificate of name that was issued at that time is revoked.
+	// It is asked for each call, and now and then for each connection. Nil means none is.
 	Revoked func(name identity.Name, issued time.Time) bool
-	// Admit says why a call of somebody who is no master is not served now; asked by its
-	// head, before anything of its message is read. It must not block. Nil: all are.
+	// Admit returns the error with which to refuse a call, before its message is read. It is
+	// not asked for calls of masters. It must not block. Nil admits all calls.
 	Admit func(method string, caller identity.Name) error
-	// Answer returns a message as its caller may be shown it, just before it is sent, or
-	// an error in its place. Nil: all are sent as they are.
+	// Answer returns the part of an answer that its caller may see, just before it is sent,
+	// or an error in its place. Nil sends answers unchanged.
 	Answer func(ctx context.Context, m any) (any, error)
-	// Hears of connections that were refused, and of the errors of calls that are told
-	// without paths of this machine; nil: nobody.
+	// Logger of refused connections, and of the errors of calls whose paths are hidden from
+	// the caller; nil for none.
 	Logger *slog.Logger
-	// Directories and files of this program, which no caller is told of. Nil: only what
-	// no program tells.
+	// Directories and files of this program to hide from callers, besides those that are
+	// always hidden. May be nil.
 	HostPaths *hostpath.Dirs
-	// Hears of each connection and call that was refused, also of those that their
-	// handler refused as not allowed; nil: nobody. It must not block.
+	// Refused is called for each connection and call that was refused, by a handler as not
+	// allowed too. It must not block. May be nil.
 	Refused func(Refusal)
-	// Hears of each call of a service that has ended, but not of those that were
-	// refused by their heads; nil: nobody. It must not block.
+	// Called is called for each call that has ended, except those refused before their
+	// message was read. It must not block. May be nil.
 	Called func(Call)
 
-	// What the logger is told of the errors of calls. NewServer makes it.
-	told *repeat.Limiter
+	// Limits repeated log lines. Made by NewServer.
+	repeated *repeat.Limiter
 }
 
 // Call is a call that has ended.
 type Call struct {
 	// Full name, of a service that is served.
 	Method string
-	// It may have lasted for as long as its caller liked.
+	// Whether it was a stream, whose duration is up to the caller.
 	Stream bool
 	Code   codes.Code
 	Took   time.Duration
@@ -119,9 +114,9 @@ type Call struct {
 
 // Refusal is a connection or a call that was refused.
 type Refusal struct {
-	// Full name of the call; empty: the connection.
+	// Full name of the method; empty if the connection was refused.
 	Method string
-	// Who it was, as far as a certificate told; zero: nobody knows.
+	// Caller by its certificate; zero if unknown.
 	Caller identity.Name
 	// From where.
 	Addr string
@@ -134,7 +129,7 @@ func NewServer(config Config) *Server {
 	if plaintext && config.Logger != nil {
 		config.Logger.Error("this build has no TLS and believes everybody: it is for measurements alone")
 	}
-	config.told = new(repeat.Limiter)
+	config.repeated = new(repeat.Limiter)
 	creds := &serverCredentials{
 		TransportCredentials: credentials.NewTLS(config.Identity.ServerTLS()), own: config.Identity,
 		log: &refusals{log: config.Logger, tell: config.Refused}, crowd: newCrowd(), config: &config,

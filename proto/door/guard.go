@@ -17,67 +17,63 @@ import (
 	"borg/tell/hostpath"
 )
 
-// behalfKey is the metadata in which a master that passes a call on says whose
-// it is, and issuedKey that in which it says since when that one has his
-// certificate: nanoseconds since 1970. From anybody else they are refused: who
-// calls is told by his certificate.
+// behalfKey is the metadata with the name of the caller for whom a master forwards a call, and
+// issuedKey the metadata with the time at which that caller's certificate was issued, in
+// nanoseconds since 1970. Both are refused from anybody but a master.
 const (
 	behalfKey = "borg-behalf"
 	issuedKey = "borg-behalf-issued"
 )
 
-// callerKey is where the guard leaves who calls.
+// callerKey is the key of the context value in which the guard stores the caller.
 type callerKey struct{}
 
-// caller is who makes a call, and when the certificate was issued with which he
-// makes it; zero: none was shown.
+// caller is the caller of a call that is being served.
 type caller struct {
-	name   identity.Name
+	name identity.Name
+	// Time at which its certificate was issued; zero if it showed none.
 	issued time.Time
 }
 
-// Caller says who made the call that is being served.
+// Caller returns the name of the caller of the call that is being served.
 func Caller(ctx context.Context) identity.Name {
 	c, _ := ctx.Value(callerKey{}).(caller)
 	return c.name
 }
 
-// Issued says since when the caller has the certificate with which the call that
-// is being served was made; zero on a socket.
+// Issued returns the time at which the caller's certificate was issued; zero on a socket.
 func Issued(ctx context.Context) time.Time {
 	c, _ := ctx.Value(callerKey{}).(caller)
 	return c.issued
 }
 
-// As makes a call that is being served count as name's from here on: what a
-// master does on its own for somebody who has no say.
+// As returns a context in which the call that is being served is name's: for what a master does
+// in its own name on behalf of a caller who may not do it.
 func As(ctx context.Context, name identity.Name) context.Context {
 	return context.WithValue(ctx, callerKey{}, caller{name: name})
 }
 
-// Shown is the fingerprint of the certificate with which the call that is being
-// served was made; nil on a socket.
+// Shown returns the fingerprint of the caller's certificate; nil on a socket.
 func Shown(ctx context.Context) []byte {
 	info, _ := authOf(ctx)
 	return info.shown
 }
 
-// Foreign says that the call that is being served was made with a certificate of
-// another authority.
+// Foreign reports whether the caller's certificate is from another authority.
 func Foreign(ctx context.Context) bool {
 	info, _ := authOf(ctx)
 	return info.foreign
 }
 
-// Callee says who answered a call that was made with grpc.Peer.
+// Callee returns the name of the server that answered a call made with grpc.Peer.
 func Callee(p *peer.Peer) identity.Name {
 	info, _ := p.AuthInfo.(authInfo)
 	return info.name
 }
 
-// Behalf makes calls with the returned context count as name's, who has a
-// certificate since issued (zero: it is a program of the cell's own). Masters
-// alone are believed.
+// Behalf returns a context with which a master makes calls for name, whose certificate was
+// issued at that time; zero for a program of the cell itself. Servers accept it from masters
+// alone.
 func Behalf(ctx context.Context, name identity.Name, issued time.Time) context.Context {
 	ctx = metadata.AppendToOutgoingContext(ctx, behalfKey, name.String())
 	if !issued.IsZero() {
@@ -86,7 +82,7 @@ func Behalf(ctx context.Context, name identity.Name, issued time.Time) context.C
 	return ctx
 }
 
-// Revoked is what somebody hears whose certificate is not believed any more.
+// Revoked returns the error of a call with a revoked certificate.
 func Revoked(name identity.Name) error {
 	return status.Errorf(codes.Unauthenticated, "the certificate of %s was revoked", name.Words())
 }
@@ -96,7 +92,7 @@ var roles = map[identity.Role]borgpb.Role{
 	identity.Borglet: borgpb.Role_ROLE_BORGLET, identity.Task: borgpb.Role_ROLE_TASK,
 }
 
-// Principal is a name as the log writes it.
+// Principal returns a name in the form of the log.
 func Principal(name identity.Name) *borgpb.Principal {
 	p := &borgpb.Principal{Role: roles[name.Role]}
 	switch name.Role {
@@ -108,7 +104,7 @@ func Principal(name identity.Name) *borgpb.Principal {
 	return p
 }
 
-// guard lets a call in, or says why not. The returned context knows the caller.
+// guard returns a context that holds the caller, or the error with which the call is refused.
 func (c *Config) guard(ctx context.Context, method string) (context.Context, error) {
 	info, err := c.connection(ctx)
 	if err != nil {
@@ -127,8 +123,8 @@ func (c *Config) guard(ctx context.Context, method string) (context.Context, err
 	return context.WithValue(ctx, callerKey{}, who), nil
 }
 
-// passedOn says whose call a master passes on. Whether that one was revoked is
-// asked here too: the master that passes it on may be behind.
+// passedOn returns the caller for whom a master forwards a call. It checks for revocation too,
+// because the master that forwards the call may be behind.
 func (c *Config) passedOn(by identity.Name, behalf, issued []string) (who caller, err error) {
 	if by.Role != identity.Master {
 		return who, status.Errorf(codes.PermissionDenied, "%s speaks for somebody else; only masters pass calls on", by.Words())
@@ -150,8 +146,8 @@ func (c *Config) passedOn(by identity.Name, behalf, issued []string) (who caller
 	return who, nil
 }
 
-// connection says who is on the other end, and whether that still counts: a
-// certificate may have run out or been revoked since the connection was made.
+// connection returns the identity of the other end of the connection. The error is that its
+// certificate has expired or was revoked since the connection was made.
 func (c *Config) connection(ctx context.Context) (authInfo, error) {
 	info, known := authOf(ctx)
 	if !known {
@@ -160,7 +156,7 @@ func (c *Config) connection(ctx context.Context) (authInfo, error) {
 	return info, c.believed(&info)
 }
 
-// believed says why whoever is on the other end may not call any more.
+// believed returns an error if the certificate of the other end has expired or was revoked.
 func (c *Config) believed(info *authInfo) error {
 	if !info.expires.IsZero() && time.Now().After(info.expires.Add(identity.Tolerance)) {
 		return status.Errorf(codes.Unauthenticated, "the certificate of %s with which this connection was made has expired; connect anew", info.name.Words())
@@ -171,8 +167,7 @@ func (c *Config) believed(info *authInfo) error {
 	return nil
 }
 
-// revoked says whether whoever is on the other end is not believed any more. On a
-// socket there is no certificate.
+// revoked reports whether the certificate of the other end was revoked. A socket has none.
 func (c *Config) revoked(info *authInfo) bool {
 	return c.Revoked != nil && !info.issued.IsZero() && c.Revoked(info.name, info.issued)
 }
@@ -219,8 +214,8 @@ func (c *Config) interceptors() []grpc.ServerOption {
 	}
 }
 
-// hidePaths is the error as the caller is told it: without the paths of this machine. The
-// log has them.
+// hidePaths returns the error for the caller, without paths of this machine, and logs the
+// original.
 func (c *Config) hidePaths(method string, err error) error {
 	if err == nil {
 		return nil
@@ -233,24 +228,24 @@ func (c *Config) hidePaths(method string, err error) error {
 	if text = c.HostPaths.Hide(text); text == s.Message() {
 		return err
 	}
-	// A caller can make calls fail as often as it likes.
-	if untold, tell := c.told.Next(method+": "+text, time.Now()); tell && c.Logger != nil {
-		c.Logger.Warn("a call failed, and its caller is not told of paths", "method", method, "err", err, "others", untold)
+	// A caller can make calls fail without end; the log must not grow as fast.
+	if others, ok := c.repeated.Allow(method+": "+text, time.Now()); ok && c.Logger != nil {
+		c.Logger.Warn("a call failed, and its caller is not told of paths", "method", method, "err", err, "others", others)
 	}
 	p := s.Proto()
 	p.Message = text
 	return status.FromProto(p).Err()
 }
 
-// count tells how a call has ended.
+// count reports a call that has ended to Called.
 func (c *Config) count(method string, stream bool, began time.Time, err *error) {
 	if c.Called != nil {
 		c.Called(Call{Method: method, Stream: stream, Code: status.Code(*err), Took: time.Since(began)})
 	}
 }
 
-// tell tells of a call that was refused. What a master passed on was told where it
-// came from.
+// tell reports a call that was not allowed to Refused, except one that a master forwards: the
+// master has reported it.
 func (c *Config) tell(ctx context.Context, method string, err error) {
 	code := status.Code(err)
 	if c.Refused == nil || err == nil || (code != codes.PermissionDenied && code != codes.Unauthenticated) {
@@ -271,14 +266,14 @@ func (c *Config) tell(ctx context.Context, method string, err error) {
 	c.Refused(told)
 }
 
-// guardedStream ends when its caller's certificate is revoked: it may last for
+// guardedStream checks the caller's certificate with each message, since a stream may last for
 // days.
 type guardedStream struct {
 	grpc.ServerStream
 	ctx    context.Context
 	config *Config
-	// What ctx says, which is asked of each message: who is on the other end, and how long
-	// he is waited for.
+	// Identity of the other end, and how long its reading may take. They are from ctx, where
+	// finding them for each message would cost more.
 	other    authInfo
 	patience *patience
 	from     *receiving
@@ -325,9 +320,8 @@ func (s *guardedStream) receive(m any) error {
 	return in.err
 }
 
-// still refuses the next message of whoever was revoked. A stream may outlive
-// the certificate that it began with: a log that is followed, the messages of
-// raft.
+// still returns an error if the caller's certificate was revoked. Expiry does not end a stream:
+// a log that is followed, or the messages of raft, may outlive the certificate.
 func (s *guardedStream) still() error {
 	if s.config.revoked(&s.other) {
 		return Revoked(s.other.name)
@@ -335,16 +329,16 @@ func (s *guardedStream) still() error {
 	return nil
 }
 
-// repeated are streams that are one call of a user again and again: each request is
-// answered before the next one is read.
+// repeated lists the streams on which a user makes many calls, one after the other: each request
+// is answered before the next one is read.
 var repeated = map[string]bool{"/borgrpc.MasterService/Mutations": true}
 
-// repeatedCalls asks of each request what is asked of a call by its head, and counts it
-// as a call. The first one is let in with the stream.
+// repeatedCalls admits and counts each request on a stream as a call. The first one was admitted
+// with the stream.
 type repeatedCalls struct {
 	*guardedStream
 	method string
-	// When the last request came; zero: none has.
+	// Time of the last request; zero if there was none.
 	began time.Time
 }
 

@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	// slowTimeout is how long somebody who is no master may take to send the message of a
-	// call, and to read each message of the answer. Then his connection is closed: what
-	// is held for him is needed.
+	// slowTimeout is how long a client may take to send the message of a call, and to read
+	// each message of the answer. Then its connection is closed, to free the memory held for
+	// it. Masters are exempt.
 	slowTimeout = 30 * time.Second
-	// maxAnswersOfUser bounds the answers that wait for one user, with its tasks, to read
-	// them, on all connections.
+	// maxAnswersOfUser bounds the bytes of unread answers of one user and its tasks, on all
+	// connections.
 	maxAnswersOfUser = 64 << 20
 )
 
-// TooMuch is the answer to a call that is not served now, and worth another try later.
+// TooMuch returns the error of a call that is refused now and may be retried after a time.
 func TooMuch(text string, retry time.Duration) error {
 	s := status.New(codes.ResourceExhausted, text)
 	if with, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(retry)}); err == nil {
@@ -36,7 +36,7 @@ func TooMuch(text string, retry time.Duration) error {
 	return s.Err()
 }
 
-// RetryAfter is how long an error asks to wait before the next try; 0: it does not say.
+// RetryAfter returns the time after which an error says to retry; 0 if it does not say.
 func RetryAfter(err error) time.Duration {
 	if err == nil {
 		return 0
@@ -49,13 +49,13 @@ func RetryAfter(err error) time.Duration {
 	return 0
 }
 
-// patience ends the connection of a caller who keeps a call waiting for too long.
+// patience closes the connection of a client that takes too long to send or read a message.
 type patience struct {
 	timer *time.Timer
-	// Of the user, on all its connections: bytes of answers that were not read.
+	// Bytes of unread answers of the user on all its connections, and of this call alone.
 	answers *atomic.Int64
 	held    atomic.Int64
-	// Called when the call has ended; of its handler's goroutine.
+	// Called when the call has ended; nil for nothing. Set by the handler's goroutine.
 	atEnd func()
 }
 
@@ -78,8 +78,8 @@ func patienceOf(ctx context.Context) *patience {
 	return p
 }
 
-// AtEnd has f called when the answer to a call of a user or a task is encoded, or the call
-// has failed. False: it will not be, as this is no such call, or is asked the second time.
+// AtEnd makes the door call f when the answer to a call of a user or a task has been encoded, or
+// the call has failed. It reports whether it will: not for other callers, nor a second time.
 func AtEnd(ctx context.Context, f func()) bool {
 	p := patienceOf(ctx)
 	if p == nil || p.atEnd != nil {
@@ -89,7 +89,8 @@ func AtEnd(ctx context.Context, f func()) bool {
 	return true
 }
 
-// answer is called with an answer that is about to be sent, and says why it is not.
+// answer counts an answer that is about to be sent. It returns an error if the user has too many
+// unread answers.
 func (p *patience) answer(caller identity.Name, resp any) error {
 	m, ok := resp.(proto.Message)
 	if p == nil || !ok {
@@ -158,8 +159,8 @@ func (p *patience) sendWhenWritten(stream grpc.ServerStream, ctx context.Context
 	return err
 }
 
-// callCounter counts the calls that each connection has under way, and ends those that
-// take too long to be sent or read.
+// callCounter is a stats.Handler that counts the concurrent calls of each connection, and times
+// the sending and reading of their messages.
 type callCounter struct{}
 
 func (callCounter) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
@@ -173,8 +174,8 @@ func (callCounter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Cont
 	return context.WithValue(ctx, patienceKey{}, &patience{timer: time.AfterFunc(slowTimeout, info.hangUp), answers: info.answers()})
 }
 
-// answers counts the bytes of answers that the caller's user has not read. Those of masters
-// and schedulers are not added up.
+// answers returns the count of bytes of the user's unread answers. For a master or a scheduler
+// it is a count of this call alone.
 func (a authInfo) answers() *atomic.Int64 {
 	if a.flow != nil {
 		return &a.flow.user.answers
@@ -182,8 +183,8 @@ func (a authInfo) answers() *atomic.Int64 {
 	return new(atomic.Int64)
 }
 
-// authOf is who is on the other end of the connection of a call that is being served, be it
-// for himself or for somebody else.
+// authOf returns the identity of the other end of the connection, which may be a master that
+// forwards the call of somebody else.
 func authOf(ctx context.Context) (authInfo, bool) {
 	p, _ := peer.FromContext(ctx)
 	if p == nil {
@@ -199,7 +200,7 @@ func (callCounter) HandleRPC(ctx context.Context, s stats.RPCStats) {
 		countCall(ctx, 1)
 	case *stats.InPayload:
 		patienceOf(ctx).end()
-		// It is decoded, and counted as that.
+		// It is decoded, and its memory counts in place of its bytes.
 		if r := receivingOf(ctx); r != nil {
 			r.take(int64(s.WireLength))
 		}
@@ -208,9 +209,9 @@ func (callCounter) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	}
 }
 
-// endCall is called when gRPC reports the end of a call: its answer waits to be written. The
-// call and its answer count until they are, and the client has as long for that as for
-// each message.
+// endCall is called when gRPC reports the end of a call, while its answer still waits to be
+// written. The call and its answer count until that is done, for which the client has
+// slowTimeout.
 func endCall(ctx context.Context) {
 	p, r := patienceOf(ctx), receivingOf(ctx)
 	if p != nil && p.atEnd != nil {
@@ -233,7 +234,7 @@ func endCall(ctx context.Context) {
 	r.flow.out.ended(r.out, release)
 }
 
-// countCall adds to the calls that the connection, and its user, have under way.
+// countCall adds n to the concurrent calls of the connection and of its user.
 func countCall(ctx context.Context, n int32) {
 	info, ok := authOf(ctx)
 	if !ok || info.calls == nil {

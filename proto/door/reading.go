@@ -9,34 +9,34 @@ import (
 	"borg/identity"
 )
 
-// received are the bytes that this process has read from connections, without what TLS adds,
-// by the role of who is on the other end. Sockets of this machine do not count.
+// received counts the bytes that this process has read from connections, by the role of the
+// other end, without the overhead of TLS. Unix sockets do not count.
 var received = map[identity.Role]*atomic.Int64{
 	identity.User: {}, identity.Master: {}, identity.Scheduler: {}, identity.Borglet: {}, identity.Task: {}, identity.Join: {},
 }
 
-// Received is how many bytes this process has read from those of a role so far, whoever of
-// both has dialled.
+// Received returns the number of bytes that this process has read from peers of a role, on
+// connections that either side has dialed.
 func Received(role identity.Role) int64 { return received[role].Load() }
 
 const (
-	// restLimit bounds how long nothing is read from a connection: who is heard of for
-	// longer is hung up on, and a new connection costs more than what he asks for.
+	// restLimit bounds how long nothing is read from a connection. Keepalive would close it
+	// after a longer silence, and a new connection costs more than a refused call.
 	restLimit = 2500 * time.Millisecond
-	// While calls on a connection are refused so little is read at once: a call or two, after
-	// which it rests.
+	// restingBytes bounds one read from a connection whose calls are being refused, so that
+	// it rests again after a call or two.
 	restingBytes = 256
-	// So long after the last one.
+	// restingFor is how long after a rest that bound holds.
 	restingFor = time.Second
 )
 
-// readingConn counts what is read from a connection, and reads nothing for a while from one
-// that rests. Nothing is locked meanwhile.
+// readingConn counts the bytes read from a connection, and delays reads while the connection
+// rests. It holds no lock meanwhile.
 type readingConn struct {
 	net.Conn
 	bytes *atomic.Int64
 	began time.Time
-	// Until when it rests, in nanoseconds since it began; 0: it never did.
+	// End of the rest in nanoseconds since began; 0 if it never rested.
 	untilNs atomic.Int64
 	close   func() error
 	closed  chan struct{}
@@ -51,7 +51,8 @@ func reading(conn net.Conn, from identity.Name) *readingConn {
 	return c
 }
 
-// rest lets it rest for so long, or for so much longer. Only the goroutine that reads calls it.
+// rest makes the connection rest for d, or extends its rest by d. Only the goroutine that reads
+// calls it.
 func (c *readingConn) rest(d time.Duration) {
 	now := time.Since(c.began)
 	until := max(time.Duration(c.untilNs.Load()), now) + d

@@ -11,32 +11,31 @@ import (
 )
 
 const (
-	// So many handshakes with borglets are under way at once, of those that are answered in
-	// time: each is half a millisecond of signatures at both ends, and thousands begin
-	// together when as many machines come back.
+	// maxShaking bounds the concurrent handshakes with borglets. Each takes half a millisecond
+	// of signatures at both ends, and thousands start together when as many machines return.
 	maxShaking = 8
-	// One that takes so much longer than others did lately, and at least so long, waits for
-	// the other end, and keeps nobody waiting.
+	// A handshake gives up its place when it takes slowShakingFactor times as long as others
+	// lately, and at least slowShakingLeast: it then waits for the other end.
 	slowShakingFactor, slowShakingLeast = 8, 100 * time.Millisecond
-	// What others did is an average over about so many.
+	// shakingLag is about how many handshakes the average of their time covers.
 	shakingLag = 16
 )
 
-// shaking are the handshakes of this process's callers, with borglets, and those at its
-// doors that are at work. Whatever else a process has to do, its log before all, would
-// wait for a processor behind all that begin together.
+// shaking bounds the handshakes that compute at one time in this process: those with borglets,
+// and those at its doors. Without a bound all that start together would keep the processors
+// from other work, above all from the log.
 var shaking = struct {
 	withBorglets chan struct{}
 	atDoors      *entrance.Turns
-	// How long one with a borglet takes; nanoseconds.
+	// Average time of a handshake with a borglet, in nanoseconds.
 	takesNs atomic.Int64
 }{
 	withBorglets: make(chan struct{}, maxShaking),
 	atDoors:      entrance.NewTurns(max(runtime.GOMAXPROCS(0)/2, 1)),
 }
 
-// shakeInTurn waits for a turn for a handshake with a borglet. It ends with done, or when it
-// takes too long.
+// shakeInTurn waits for a place for a handshake with a borglet. The caller calls done after the
+// handshake, with whether it succeeded; a slow handshake loses its place before.
 func shakeInTurn(ctx context.Context) (done func(ok bool), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

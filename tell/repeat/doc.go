@@ -1,4 +1,4 @@
-// Package repeat bounds how often a log tells the same kind of thing. Whoever calls a
-// program can make it log as often as they call; one line in a while with a count says as
-// much.
+// Package repeat limits how often a log repeats lines of the same kind. A client can make a
+// server log as often as it calls; one line a minute, with the number of those left out, says
+// as much.
 package repeat

@@ -6,13 +6,13 @@ import (
 )
 
 const (
-	// Every is how often one kind is told.
+	// Every is the minimum time between two lines of one kind.
 	Every = time.Minute
-	// maxKinds bounds the kinds that are told apart; all others are one kind.
+	// maxKinds bounds the kinds that are counted separately; all others count as one kind.
 	maxKinds = 64
 )
 
-// Limiter says what a log is told of. The zero Limiter is ready, and may be used by many
+// Limiter decides which lines are logged. The zero value is ready to use, by any number of
 // goroutines.
 type Limiter struct {
 	mu sync.Mutex
@@ -20,15 +20,16 @@ type Limiter struct {
 	kinds map[string]*kind
 }
 
+// kind is one kind of line.
 type kind struct {
-	toldAt time.Time
-	// Not told since.
-	untold int
+	loggedAt time.Time
+	// Number of lines left out since.
+	suppressed int
 }
 
-// Next reports whether one more of a kind is to be told now, and how many of it were not told
-// since the last one.
-func (l *Limiter) Next(name string, now time.Time) (untold int, tell bool) {
+// Allow reports whether to log a line of a kind now, and if so how many were left out since
+// the last one.
+func (l *Limiter) Allow(name string, now time.Time) (suppressed int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.kinds == nil {
@@ -40,14 +41,14 @@ func (l *Limiter) Next(name string, now time.Time) (untold int, tell bool) {
 		k = l.kinds[name]
 	}
 	if k == nil {
-		l.kinds[name] = &kind{toldAt: now}
+		l.kinds[name] = &kind{loggedAt: now}
 		return 0, true
 	}
-	if now.Sub(k.toldAt) < Every {
-		k.untold++
+	if now.Sub(k.loggedAt) < Every {
+		k.suppressed++
 		return 0, false
 	}
-	untold = k.untold
-	*k = kind{toldAt: now}
-	return untold, true
+	suppressed = k.suppressed
+	*k = kind{loggedAt: now}
+	return suppressed, true
 }

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// TestNext: each kind is told once in a while with the number of those between, and
-// kinds without end are told as one.
-func TestNext(t *testing.T) {
+// TestAllow: each kind is logged once a minute, with the number of lines left out, and all
+// kinds above the bound count as one.
+func TestAllow(t *testing.T) {
 	l, now := new(Limiter), time.Unix(1e9, 0)
-	want := func(kind string, at time.Duration, untold int, tell bool) {
+	want := func(kind string, at time.Duration, suppressed int, ok bool) {
 		t.Helper()
-		if n, ok := l.Next(kind, now.Add(at)); n != untold || ok != tell {
-			t.Errorf("%s after %v: %d, %t, want %d, %t", kind, at, n, ok, untold, tell)
+		if n, allowed := l.Allow(kind, now.Add(at)); n != suppressed || allowed != ok {
+			t.Errorf("%s after %v: %d, %t, want %d, %t", kind, at, n, allowed, suppressed, ok)
 		}
 	}
 	want("a", 0, 0, true)
@@ -24,13 +24,13 @@ func TestNext(t *testing.T) {
 	want("a", Every, 5, true)
 	want("a", Every+1, 0, false)
 	want("a", 3*Every, 1, true)
-	told := 0
+	logged := 0
 	for i := range 100 * maxKinds {
-		if _, ok := l.Next(fmt.Sprint("kind-", i), now); ok {
-			told++
+		if _, ok := l.Allow(fmt.Sprint("kind-", i), now); ok {
+			logged++
 		}
 	}
-	if told > maxKinds || len(l.kinds) > maxKinds+1 {
-		t.Errorf("%d kinds are told, %d are known, want at most %d", told, len(l.kinds), maxKinds)
+	if logged > maxKinds || len(l.kinds) > maxKinds+1 {
+		t.Errorf("%d kinds are logged, %d are kept, want at most %d", logged, len(l.kinds), maxKinds)
 	}
 }

@@ -72,7 +72,7 @@ func inGroup(t *testing.T, version, script string) (r *Runtime, dir string, id b
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = letAllGo(parent)
+		_ = thawAll(parent)
 		if err := emptyCgroup(at); err != nil {
 			t.Error(err)
 		}
@@ -120,11 +120,11 @@ func TestHeldStill(t *testing.T) {
 func holdStill(t *testing.T, version, script string) {
 	r, dir, id := inGroup(t, version, script)
 	group := r.backend.(*aGroup).group
-	if group.holdable() == "" {
+	if group.freezeDir() == "" {
 		t.Skip("no cgroup can be held still here")
 	}
 	for range 50 {
-		r.heldPast = map[borglet.ID]heldPast{id: {unsure: stillAt}}
+		r.heldPast = map[borglet.ID]heldPast{id: {unsure: freezeAt}}
 		held := r.HeldOpen(dir, map[borglet.ID][]string{id: {}})[id]
 		if held.Bytes[""] < 1<<20 || held.Unmeasured != "" {
 			t.Fatalf("held open: %v, want the file", held)
@@ -141,8 +141,8 @@ func holdStill(t *testing.T, version, script string) {
 	}
 	// It is seen to move or to work, until the next look has to be sure. It does neither in a
 	// look in which the machine is too busy to let it run.
-	for looks := 0; !r.heldPast[id].due(); looks++ {
-		if looks > 100*stillAt {
+	for looks := 0; !r.heldPast[id].mustFreeze(); looks++ {
+		if looks > 100*freezeAt {
 			t.Fatalf("after %d looks: %+v, want held still by now", looks, r.heldPast[id])
 		}
 		r.HeldOpen(dir, map[borglet.ID][]string{id: {}})
@@ -176,10 +176,10 @@ func TestLetAllGo(t *testing.T) {
 func letGoAgain(t *testing.T, version string) {
 	r, _, _ := inGroup(t, version, "while :; do :; done")
 	group := r.backend.(*aGroup).group
-	if group.holdable() == "" {
+	if group.freezeDir() == "" {
 		t.Skip("no cgroup can be held still here")
 	}
-	if _, err := group.hold(); err != nil {
+	if _, err := group.freeze(); err != nil {
 		t.Fatal(err)
 	}
 	before := group.cpuNs()
@@ -187,7 +187,7 @@ func letGoAgain(t *testing.T, version string) {
 	if after := group.cpuNs(); after != before {
 		t.Errorf("it worked for %d ns while it was held still", after-before)
 	}
-	if err := letAllGo(cgroupParent(fmt.Sprintf("still-%d", os.Getpid()))); err != nil {
+	if err := thawAll(cgroupParent(fmt.Sprintf("still-%d", os.Getpid()))); err != nil {
 		t.Fatal(err)
 	}
 	for began := time.Now(); group.cpuNs() == before; time.Sleep(time.Millisecond) {
@@ -240,7 +240,7 @@ func waitInSocket(t *testing.T, kind int, still bool, mark int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.copy = &heldCopy{bytes: map[string]int64{}, still: still}
+	w.current = &heldCopy{bytes: map[string]int64{}, frozen: still}
 	w.peek(pair[1], waitingFiles(fmt.Sprintf("/proc/self/fdinfo/%d", pair[1])), 0)
 	want := int64(3)
 	if !still {
@@ -248,8 +248,8 @@ func waitInSocket(t *testing.T, kind int, still bool, mark int) {
 			want = 0
 		}
 	}
-	if got := w.copy.bytes[""] >> 20; got != want || w.copy.unseen == still {
-		t.Errorf("%d MiB, unseen %v: want %d MiB, unseen %v", got, w.copy.unseen, want, !still)
+	if got := w.current.bytes[""] >> 20; got != want || w.current.unseen == still {
+		t.Errorf("%d MiB, unseen %v: want %d MiB, unseen %v", got, w.current.unseen, want, !still)
 	}
 	if got, err := unix.GetsockoptInt(pair[1], unix.SOL_SOCKET, unix.SO_PEEK_OFF); got != mark || err != nil {
 		t.Errorf("its mark is at %d, %v, want %d as before", got, err, mark)
@@ -276,8 +276,8 @@ func waitInSocket(t *testing.T, kind int, still bool, mark int) {
 
 // TestChargedToItsOwner: a file that somebody sent to another copy counts for the sender.
 func TestChargedToItsOwner(t *testing.T) {
-	a := &heldCopy{id: borglet.ID{JobUID: "1-1-0"}, ids: [2]uint32{0x7000_0000, 0x7000_ffff}}
-	b := &heldCopy{id: borglet.ID{JobUID: "1-2-0"}, ids: [2]uint32{0x7001_0000, 0x7001_ffff}}
+	a := &heldCopy{id: borglet.ID{JobUID: "1-1-0"}, uids: [2]uint32{0x7000_0000, 0x7000_ffff}}
+	b := &heldCopy{id: borglet.ID{JobUID: "1-2-0"}, uids: [2]uint32{0x7001_0000, 0x7001_ffff}}
 	relaxed := &heldCopy{id: borglet.ID{JobUID: "1-3-0"}}
 	w := &heldWalk{copies: []*heldCopy{a, b, relaxed}}
 	for _, c := range []struct {
@@ -289,7 +289,7 @@ func TestChargedToItsOwner(t *testing.T) {
 		{a, 0x7002_0000, a}, // its owner has ended
 		{relaxed, 0x7000_0000, relaxed},
 	} {
-		if w.copy = c.turn; w.charged(c.uid) != c.want {
+		if w.current = c.turn; w.charged(c.uid) != c.want {
 			t.Errorf("open in %s, of %#x: counts for %s, want %s", c.turn.id, c.uid, w.charged(c.uid).id, c.want.id)
 		}
 	}

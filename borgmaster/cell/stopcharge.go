@@ -1,0 +1,186 @@
+package cell
+
+import (
+	"fmt"
+	"strings"
+
+	"borg/proto/borgpb"
+)
+
+// A copy that stops holds its resources until it is gone, perhaps for a day. Meanwhile the
+// charge of its task covers it, with two exceptions: the task is dead or gone, or an update
+// has started the task elsewhere. Then the copy is charged apart, a stop charge. Without
+// stop charges a user who submits and kills in turns could hold many times the quota.
+//
+// New work may use the quota of as much that stops: L + max(S, N) is within the quota, where
+// L is what stays, S what stops and N what is new. So a job can be killed and submitted
+// again at once, and a user holds at most twice the quota at any time.
+
+// stopUse is what one user is charged for copies that stop.
+type stopUse struct {
+	copies int64
+	charge charge
+}
+
+// needsStopCharge reports whether a copy stops and the charge of its task does not cover it.
+func (p *Copy) needsStopCharge() bool {
+	if p.state != attemptStopping {
+		return false
+	}
+	t := p.row()
+	return t == nil || t.state == stateDead || t.cur != nil && p.stop != nil && p.stop.cause == borgpb.StopCause_STOP_CAUSE_UPDATE
+}
+
+// reviewStopCharge is called after each change of what needsStopCharge depends on.
+func (c *Cell) reviewStopCharge(p *Copy) {
+	if now := p.needsStopCharge(); now != p.stopCharged {
+		c.setStopCharge(p, now)
+	}
+}
+
+// setStopCharge begins or ends to charge a copy that stops.
+func (c *Cell) setStopCharge(p *Copy, charged bool) {
+	user := p.job.key.User
+	u := c.stopUse[user]
+	if u == nil {
+		u = new(stopUse)
+		if c.stopUse == nil {
+			c.stopUse = make(map[string]*stopUse)
+		}
+		c.stopUse[user] = u
+	}
+	one := p.stopCharge()
+	p.stopCharged = charged
+	if charged {
+		u.copies++
+		u.charge = u.charge.plus(one)
+		c.chargeUser(user, nil, one)
+	} else {
+		u.copies--
+		u.charge = u.charge.minus(one)
+		c.chargeUser(user, one, nil)
+	}
+	if u.copies == 0 {
+		delete(c.stopUse, user)
+	}
+}
+
+// stopCharge returns the charge of a copy that stops: that of its task, but nothing for a
+// saver.
+func (p *Copy) stopCharge() charge {
+	if p.job.saving != nil {
+		return nil
+	}
+	return p.chargeKept()
+}
+
+// reviewStopCharges is reviewStopCharge for the past copies of a task.
+func (c *Cell) reviewStopCharges(t *Task) {
+	for p := t.past; p != nil; p = p.next {
+		c.reviewStopCharge(p)
+	}
+}
+
+// deriveStopCharges computes all stop charges. It must run before countUse: while
+// quotas.used is nil chargeUser does nothing, so that nothing is charged twice.
+func (c *Cell) deriveStopCharges() {
+	c.stopUse = nil
+	for _, m := range c.machineList {
+		for _, p := range m.copies {
+			p.stopCharged = false
+			c.reviewStopCharge(p)
+		}
+	}
+}
+
+// stopUseOf returns what a user is charged for copies that stop.
+func (c *Cell) stopUseOf(user string) (u stopUse) {
+	if of := c.stopUse[user]; of != nil {
+		u = *of
+	}
+	return u
+}
+
+// describeStopping names up to three jobs of a user whose tasks stop, with the longest time
+// that a task may take. It looks at the user's first thousand jobs only.
+func (c *Cell) describeStopping(user string) string {
+	const shown, looked = 3, 1000
+	var words []string
+	n := 0
+	for j := range c.JobsAfter(JobKey{User: user}) {
+		if n++; j.key.User != user || n > looked || len(words) == shown {
+			break
+		}
+		if j.stopping == 0 {
+			continue
+		}
+		if p := j.firstStopping(); p != nil {
+			words = append(words, fmt.Sprintf("%s (%d tasks, each at most %s after it was told to stop)", j.key, j.stopping, spanText(p.stop.noticeNs+p.stop.graceNs)))
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
+func (j *Job) firstStopping() *Copy {
+	for _, t := range j.rows {
+		for p := t.past; p != nil; p = p.next {
+			if p.state == attemptStopping && p.stop != nil {
+				return p
+			}
+		}
+	}
+	return nil
+}
+
+// checkStopsWithinQuota refuses an update while the stopping tasks of its user hold more
+// than the quota. Otherwise each further update could add as much again.
+func (c *Cell) checkStopsWithinQuota(key JobKey, wants charge) *borgpb.Refusal {
+	stops := c.stopUseOf(key.User).charge
+	for i := range wants {
+		w := &wants[i]
+		q := c.QuotaOf(key.User, w.band)
+		if q == nil || stops.of(w).compare(chargeOf(w.band, &q.limit, 1).of(w)) <= 0 {
+			continue
+		}
+		return refuse(borgpb.RefusalKind_REFUSAL_KIND_QUOTA, key.String(), "",
+			"tasks of user %s that stop still hold %s of %s, more than the quota for %s: %s. Try again when they have ended; borgcfg tasks --attempts shows them",
+			key.User, w.text(stops.of(w)), w.what(), BandName(w.band), c.describeStopping(key.User))
+	}
+	return nil
+}
+
+// checkStopCharges compares the stop charges with those computed from the copies.
+func (c *Cell) checkStopCharges() error {
+	want := make(map[string]int64)
+	sums := make(map[string]charge)
+	for _, m := range c.machineList {
+		for _, p := range m.copies {
+			if p.stopCharged != p.needsStopCharge() {
+				return fmt.Errorf("copy %v (%d) needs a stop charge: %t, kept as %t", p.ID(), p.state, p.needsStopCharge(), p.stopCharged)
+			}
+			if p.stopCharged {
+				want[p.job.key.User]++
+				sums[p.job.key.User] = sums[p.job.key.User].plus(p.stopCharge())
+			}
+		}
+	}
+	if len(want) != len(c.stopUse) {
+		return fmt.Errorf("copies of %d users stop, kept for %d", len(want), len(c.stopUse))
+	}
+	for user, n := range want {
+		if u := c.stopUseOf(user); u.copies != n || u.charge.words() != sums[user].words() {
+			return fmt.Errorf("%d copies of %s stop and are charged %s, kept as %d and %s", n, user, sums[user].words(), u.copies, u.charge.words())
+		}
+	}
+	return nil
+}
+
+// spanText writes a time in hours if it is a whole number of them, otherwise in seconds,
+// rounded up.
+func spanText(ns int64) string {
+	const hour = 3600 * second
+	if ns >= hour && ns%hour == 0 {
+		return fmt.Sprintf("%d h", ns/hour)
+	}
+	return fmt.Sprintf("%d s", (ns+second-1)/second)
+}
