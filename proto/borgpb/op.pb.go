@@ -4010,8 +4010,9 @@ func (x *Grant) GetCapability() string {
 }
 
 // Revoke takes a capability from a user, or makes all certificates that he was
-// issued so far worthless. Refused when nothing would change, and for the last
-// user who has the capability admin.
+// issued so far worthless. Refused when nothing would change, for the last user who
+// has the capability admin, and for admins who take it from themselves while no other
+// admin has changed anything since being granted it.
 type Revoke struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// DNS label.
