@@ -110,7 +110,15 @@ func (s *session) whyAll(arg string) error {
 		if dead, err := s.whyDead(job); dead || err != nil {
 			return err
 		}
-		fmt.Fprintf(s.stdout, "%s: none of %d waits for a place\n", s.short(job.user, job.name), total)
+		name := s.short(job.user, job.name)
+		fmt.Fprintf(s.stdout, "%s: none of %d waits for a place\n", name, total)
+		tasks, err := s.client.ListAllTasks(s.ctx, &borgrpc.ListTasksRequest{User: job.user, Name: job.name}, 0)
+		if err != nil {
+			return err
+		}
+		if n, example := inBackoff(name, tasks.Tasks); n > 0 {
+			s.say("%s to be started again: %s", plural(int(n), "task")+" "+verb(n, "waits", "wait"), example)
+		}
 		s.progress("what the place of one was chosen for: borgcfg why %s/0", s.short(job.user, job.name))
 		return nil
 	}
