@@ -28,9 +28,9 @@ const (
 func (l *look) judgeCertificates(v *pages.Verdict) {
 	now := time.Now()
 	if left := l.expires.Sub(now); left <= 0 {
-		v.Found(pages.Bad, "a replica renews its certificate from its own authority: see its log", "The certificate of this replica ran out %s ago: nobody believes it.", pages.Span(-left).Text)
+		v.Found(pages.Bad, "its log says why it does not renew it from its own authority; where it is: borgcfg master list", "The certificate of this replica ran out %s ago: nobody believes it.", pages.Span(-left).Text)
 	} else if left < l.lifetime/4 {
-		v.Found(pages.Bad, "a replica renews its certificate from its own authority: see its log", "The certificate of this replica runs out in %s and was not renewed.", pages.Span(left).Text)
+		v.Found(pages.Bad, "its log says why it does not renew it from its own authority; where it is: borgcfg master list", "The certificate of this replica runs out in %s and was not renewed.", pages.Span(left).Text)
 	}
 	if l.m.cfg.Authority != nil {
 		judgeAuthority(v, l.m.cfg.Authority.Ends().Sub(now))
@@ -65,7 +65,7 @@ func judgeMachineCertificates(v *pages.Verdict, seen []seenCertificate, now time
 		v.Found(pages.Warn, "borgcfg machine invite MACHINE; on the machine: borglet serve --join TOKEN", "Certificates of machines ran out: %s.", some(gone))
 	}
 	if len(late) > 0 {
-		v.Found(pages.Warn, "a borglet renews its certificate from the masters: see its log", "Certificates of machines run out and were not renewed: %s.", some(late))
+		v.Found(pages.Warn, "see their logs; borgcfg machine list -o wide", "Certificates of machines run out and were not renewed: %s.", some(late))
 	}
 }
 

@@ -191,3 +191,31 @@ func TestDroppedIsToldToWhomItConcerns(t *testing.T) {
 		}
 	}
 }
+
+// TestAskedOfAJob: what was asked for about a job is of that job, and not of its user, or
+// of a secret or file that is named as the job.
+func TestAskedOfAJob(t *testing.T) {
+	for _, tt := range []struct {
+		verb, object string
+		job, task    bool
+	}{
+		{"submit-job", "ann/web", true, true},
+		{"quarantine-task", "ann/web/3", true, true},
+		{"quarantine-task", "ann/web/4", true, false},
+		{"submit-job", "ann/web2", false, false},
+		{"set-quota", "ann", false, false},
+		{"set-task-limits", "ann", false, false},
+		{"set-secret", "ann/web", false, false},
+		{"write-file", "ann/web/3", false, false},
+		{"drain-machine", "m1", false, false},
+		{"time", "", false, false},
+	} {
+		r := &borgpb.AuditRecord{Verb: tt.verb, Object: tt.object}
+		if got := (historyFilter{&borgrpc.HistoryRequest{Job: "ann/web"}, "root", true}).asked(r, true); got != tt.job {
+			t.Errorf("%s %q among what was asked about job ann/web: %v", tt.verb, tt.object, got)
+		}
+		if got := (historyFilter{&borgrpc.HistoryRequest{Task: "ann/web/3"}, "root", true}).asked(r, true); got != tt.task {
+			t.Errorf("%s %q among what was asked about task ann/web/3: %v", tt.verb, tt.object, got)
+		}
+	}
+}

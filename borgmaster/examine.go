@@ -1,6 +1,7 @@
 package borgmaster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -33,9 +34,11 @@ const (
 // silent, polls that are late.
 func (a *masterAPI) Examine(ctx context.Context, _ *borgrpc.ExamineRequest) (*borgrpc.ExamineResponse, error) {
 	l := a.m.look()
+	l.named = true
 	v := l.verdict()
 	l.judgePolls(&v)
 	if l.elected() {
+		l.judgePorts(&v)
 		if err := l.judgeBudgets(ctx, &v, door.Caller(ctx)); err != nil {
 			return nil, err
 		}
@@ -66,14 +69,39 @@ func (l *look) judgePolls(v *pages.Verdict) {
 		if more := l.shard.Missed - len(names); more > 0 {
 			names = append(names, fmt.Sprintf("%d more", more))
 		}
-		v.Found(pages.Warn, "start its borglet, or borgcfg machine drain", "Silent: %s.", strings.Join(names, ", "))
+		v.Found(pages.Warn, "start the borglet there, or let its tasks go: borgcfg machine drain "+worst[0].Machine, "Machines that do not answer: %s.", strings.Join(names, ", "))
 	}
 	if l.shard.Lag >= lateShard {
-		v.Found(pages.Warn, "give the masters more processor, or add a master", "This replica polls its %d machines %s later than they are due.", l.shard.Share, pages.Span(l.shard.Lag).Text)
+		v.Found(pages.Warn, "give the masters more processor, or add a master: borgcfg master grow ADDRESS", "This replica polls its %d machines %s later than they are due.", l.shard.Share, pages.Span(l.shard.Lag).Text)
 	}
 	if s := &l.shard; s.Interval > s.RestInterval*lateIntervalPercent/100 {
-		v.Found(pages.Warn, "give the masters more processor, or add a master", "This replica is short of processor: it polls each of its %d machines every %s, and not every %s; its timers fire up to %s late.",
+		v.Found(pages.Warn, "give the masters more processor, or add a master: borgcfg master grow ADDRESS", "This replica is short of processor: it polls each of its %d machines every %s, and not every %s; its timers fire up to %s late.",
 			s.Share, pages.Span(s.Interval).Text, pages.Span(s.RestInterval).Text, pages.Span(s.Late).Text)
+	}
+}
+
+// judgePorts names machines on which other programs hold ports that tasks could have.
+func (l *look) judgePorts(v *pages.Verdict) {
+	var words []string
+	more, first := 0, ""
+	l.m.cfg.Log.View(func(c *cell.Cell) {
+		for m := range c.Machines() {
+			held := m.HeldPortsWords()
+			switch {
+			case held == "":
+			case len(words) == maxSilentShown:
+				more++
+			default:
+				words, first = append(words, held), cmp.Or(first, m.Name())
+			}
+		}
+	})
+	if more > 0 {
+		words = append(words, fmt.Sprintf("%d more machines", more))
+	}
+	if len(words) > 0 {
+		v.Found(pages.Warn, "stop those programs, or give the borglet other --task-ports; until when each port is left out: borgcfg machine list "+first,
+			"Other programs hold ports that tasks could be granted; tasks get other ports: %s.", strings.Join(words, "; "))
 	}
 }
 
@@ -106,7 +134,7 @@ func (l *look) judgeBudgets(ctx context.Context, v *pages.Verdict, caller identi
 		}
 		for _, q := range resp.Quotas {
 			if q.Expired {
-				found("borgcfg quota set "+q.User+" "+cell.BandName(q.Band), "The quota of user %s for %s has expired; nothing new is admitted by it.", q.User, cell.BandName(q.Band))
+				found("borgcfg quota set "+q.User+" "+cell.BandName(q.Band)+" --for 90d", "The quota of user %s for %s has expired; nothing new is admitted by it.", q.User, cell.BandName(q.Band))
 			}
 		}
 		if told > maxNearEdges {

@@ -1,6 +1,11 @@
 package borgmaster
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +13,53 @@ import (
 	"borg/borgmaster/linkshard"
 	"borg/pages"
 )
+
+// TestFindingsNameACommand: what is found says what to type, or where to look on the page.
+func TestFindingsNameACommand(t *testing.T) {
+	command := regexp.MustCompile(`borgcfg [a-z]|borgmaster [a-z]|borglet [a-z]|timedatectl|du -sh|^below: `)
+	sources, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, path := range sources {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			f, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || f.Sel.Name != "Found" || len(call.Args) < 3 {
+				return true
+			}
+			var words strings.Builder
+			ast.Inspect(call.Args[1], func(n ast.Node) bool {
+				if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+					words.WriteString(strings.Trim(lit.Value, `"`))
+				}
+				return true
+			})
+			if x, ok := f.X.(*ast.Ident); ok && x.Name == "linkshard" {
+				return true
+			}
+			found++
+			if _, isVariable := call.Args[1].(*ast.Ident); !isVariable && !command.MatchString(words.String()) {
+				t.Errorf("%s: a finding says %q, which is nothing to type", path, words.String())
+			}
+			return true
+		})
+	}
+	if found < 15 {
+		t.Errorf("only %d findings are looked at", found)
+	}
+}
 
 // TestSlowPollsAreTold: a replica that keeps to a longer interval says so, and one that
 // does not says nothing.

@@ -72,14 +72,20 @@ func (f historyFilter) event(ev *borgpb.Event, asked []*borgpb.AuditRecord) bool
 // event was asked for.
 func (f historyFilter) asked(r *borgpb.AuditRecord, withEvents bool) bool {
 	switch {
-	case f.GetJob() != "" && !under(r.Object, f.GetJob()) && !under(f.GetJob(), r.Object):
+	case f.GetJob() != "" && (!ofWork(r) || !under(r.Object, f.GetJob()) && !under(f.GetJob(), r.Object)):
 		return false
-	case f.GetTask() != "" && !under(f.GetTask(), r.Object):
+	case f.GetTask() != "" && (!ofWork(r) || !under(f.GetTask(), r.Object)):
 		return false
 	case f.GetUser() != "" && !didBy(r, f.GetUser()) && !under(r.Object, f.GetUser()):
 		return false
 	}
 	return withEvents || len(f.GetKinds()) == 0 && (f.GetMachine() == "" || r.Object == f.GetMachine())
+}
+
+// ofWork reports whether a record is about a job, an alloc set or what is in one: a user's
+// name begins the name of a job, and a secret or file may be named as one.
+func ofWork(r *borgpb.AuditRecord) bool {
+	return strings.Contains(r.Object, "/") && !strings.HasSuffix(r.Verb, "-secret") && !strings.HasSuffix(r.Verb, "-file")
 }
 
 // dropped picks what was dropped of whom was asked for, if the caller may see it.

@@ -166,6 +166,7 @@ func TestGrants(t *testing.T) {
 	if is := whoami("alice"); is.Name != "spiffe://test/user/alice" || len(is.Capabilities) != 0 || len(is.Admins) != 1 || is.Admins[0] != "root" {
 		t.Errorf("alice is %v", is)
 	}
+	leave := &borgpb.Op{Op: &borgpb.Op_Revoke{Revoke: &borgpb.Revoke{User: "root", Capability: "admin"}}}
 	drain := &borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: "m"}}}
 	kind := func(who string, op *borgpb.Op) borgpb.RefusalKind {
 		t.Helper()
@@ -187,11 +188,55 @@ func TestGrants(t *testing.T) {
 	if got := kind("alice", drain); got != borgpb.RefusalKind_REFUSAL_KIND_PERMISSION {
 		t.Errorf("alice, who was an admin, drains a machine: %v", got)
 	}
-	if got := kind("root", &borgpb.Op{Op: &borgpb.Op_Revoke{Revoke: &borgpb.Revoke{User: "root", Capability: "admin"}}}); got != borgpb.RefusalKind_REFUSAL_KIND_STATE {
+	if got := kind("root", leave); got != borgpb.RefusalKind_REFUSAL_KIND_STATE {
 		t.Errorf("the last admin gives up: %v", got)
 	}
 	if got := kind("root", &borgpb.Op{Op: &borgpb.Op_UseToken{UseToken: &borgpb.UseToken{Hash: make([]byte, 32), Name: "user/root"}}}); got != borgpb.RefusalKind_REFUSAL_KIND_PERMISSION {
 		t.Errorf("an admin uses up a token: %v", got)
+	}
+}
+
+// TestTheLastAdminWhoExists: an admin cannot leave the cell to a name that nobody may
+// hold, and can once somebody has shown to hold it.
+func TestTheLastAdminWhoExists(t *testing.T) {
+	tc := newCell(t, 1, nil)
+	tc.hasUsers()
+	refused := func(who string, op *borgpb.Op) *borgpb.Refusal {
+		t.Helper()
+		resp, err := tc.client(1, who).Mutate(t.Context(), &borgrpc.MutateRequest{Op: tc.op(op)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.Result.Refusal
+	}
+	grant := func(user string) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_Grant{Grant: &borgpb.Grant{User: user, Capability: "admin"}}}
+	}
+	revoke := func(user string, certificates int64) *borgpb.Op {
+		r := &borgpb.Revoke{User: user, Capability: "admin", CertificatesWallNs: certificates}
+		return &borgpb.Op{Op: &borgpb.Op_Revoke{Revoke: r}}
+	}
+	tc.must(tc.client(1, "root"), grant("caroll"))
+	tc.must(tc.client(1, "root"), grant("alice"))
+	for _, certificates := range []int64{0, time.Now().Add(-time.Minute).UnixNano()} {
+		r := refused("root", revoke("root", certificates))
+		if r.GetKind() != borgpb.RefusalKind_REFUSAL_KIND_STATE || !strings.Contains(r.GetMessage(), "no other admin (alice, caroll)") {
+			t.Fatalf("root leaves the cell to caroll: %v", r)
+		}
+	}
+	// Alice exists: her own revocation says so.
+	tc.must(tc.client(1, "alice"), revoke("root", 0))
+	if r := refused("alice", revoke("alice", 0)); r.GetKind() != borgpb.RefusalKind_REFUSAL_KIND_STATE {
+		t.Errorf("alice leaves the cell to caroll: %v", r)
+	}
+	tc.must(tc.client(1, "alice"), grant("root"))
+	tc.must(tc.client(1, "root"), revoke("caroll", 0))
+	tc.must(tc.client(1, "root"), revoke("root", 0))
+	// It is no more so when her certificates do not count any more.
+	tc.must(tc.client(1, "alice"), grant("root"))
+	tc.must(tc.client(1, "root"), &borgpb.Op{Op: &borgpb.Op_Revoke{Revoke: &borgpb.Revoke{User: "alice", CertificatesWallNs: time.Now().Add(-time.Second).UnixNano()}}})
+	if r := refused("root", revoke("root", 0)); r.GetKind() != borgpb.RefusalKind_REFUSAL_KIND_STATE {
+		t.Errorf("root leaves the cell to alice, whose certificates were revoked: %v", r)
 	}
 }
 

@@ -143,6 +143,8 @@ type look struct {
 	vitals   *Vitals
 	expires  time.Time
 	lifetime time.Duration
+	// Machines that do not answer are named, so their number is no finding of its own.
+	named bool
 }
 
 func (m *Master) look() *look {
@@ -214,12 +216,12 @@ func (l *look) verdict() pages.Verdict {
 		v.Found(pages.Warn, "below: what waits; borgcfg why JOB/INDEX", "%s of production or monitoring %s for a machine.", pages.Some(n, "task"), one(n, "waits", "wait"))
 	}
 	if t.wallSuspect {
-		v.Found(pages.Warn, "compare the clocks of the masters with a good one; the cell goes on by its own time meanwhile", "The wall clock has stepped and is not followed.")
+		v.Found(pages.Warn, "compare the clocks of the masters with a good one: timedatectl; the cell goes on by its own time meanwhile", "The wall clock has stepped and is not followed.")
 	}
 	if t.restore.held {
 		v.Found(pages.Warn, "borgcfg restore status", "The cell was restored and places nothing until its machines have said what they run.")
 	}
-	if l.shard.Missed > 0 {
+	if !l.named && l.shard.Missed > 0 {
 		v.Found(pages.Warn, "below: machines not reached", "%d of the %d machines that this replica polls %s not answer.", l.shard.Missed, l.shard.Share, one(int64(l.shard.Missed), "does", "do"))
 	}
 	l.judgeSelf(&v)
@@ -234,17 +236,17 @@ func (l *look) verdict() pages.Verdict {
 func (l *look) judgeElection(v *pages.Verdict) {
 	switch {
 	case l.state.Elected == 0:
-		v.Found(pages.Bad, "a majority of the replicas must run and reach each other: see their logs and pages; tasks go on meanwhile",
+		v.Found(pages.Bad, "see which answer: borgcfg status -o wide; a majority must run and reach each other; tasks go on meanwhile",
 			"Nobody is elected: the cell takes no changes and places nothing.")
 	case l.elected() && !l.state.Ready:
-		v.Found(pages.Warn, "", "This replica has just been elected and is not ready yet.")
+		v.Found(pages.Warn, "it takes seconds; look again: borgcfg doctor", "This replica has just been elected and is not ready yet.")
 	case l.state.Ready && l.m.followers.Load() == 0:
-		v.Found(pages.Bad, "see the log of this replica: it starts the scheduler, again and again if need be", "No scheduler follows this replica: nothing that waits is placed.")
+		v.Found(pages.Bad, "the log of the elected replica says why its scheduler ends; which one that is: borgcfg master list", "No scheduler follows this replica: nothing that waits is placed.")
 	case !l.elected() && l.shard.Live != nil && !l.shard.SchedulerConnected:
-		v.Found(pages.Warn, fmt.Sprintf("see the page of replica %d", l.state.Elected), "The elected replica has no scheduler, or has not said that it has one.")
+		v.Found(pages.Warn, fmt.Sprintf("see the log of replica %d; where it is: borgcfg master list", l.state.Elected), "The elected replica has no scheduler, or has not said that it has one.")
 	}
 	if behind := int64(l.state.Commit) - int64(l.state.Applied); behind > behindLate {
-		v.Found(pages.Warn, "", "This replica is %d entries behind what it knows to be committed.", behind)
+		v.Found(pages.Warn, "see whether it catches up: borgcfg status -o wide", "This replica is %d entries behind what it knows to be committed.", behind)
 	}
 }
 
@@ -268,7 +270,7 @@ func (l *look) judgeReplicas(v *pages.Verdict) {
 		// One more, and nobody is elected.
 		mood = pages.Bad
 	}
-	v.Found(mood, "start it again, or replace it: borgmaster member list", "Replica %s %s silent; %d of %d are heard.", strings.Join(silent, ", "), are(len(silent)), voters-len(silent), voters)
+	v.Found(mood, "start it again, or replace it: borgcfg master list", "Replica %s %s silent; %d of %d are heard.", strings.Join(silent, ", "), are(len(silent)), voters-len(silent), voters)
 }
 
 // judgeSelf looks at this process and its disk.
@@ -281,14 +283,14 @@ func (l *look) judgeSelf(v *pages.Verdict) {
 		return
 	}
 	if why := l.vitals.Archive.Failing; why != "" {
-		v.Found(pages.Warn, "what is missed becomes a gap in the archive", "The past is not kept: %s", why)
+		v.Found(pages.Warn, "see what is kept: borgcfg checkpoint list; what is missed becomes a gap", "The past is not kept: %s", why)
 	}
 	if size := l.vitals.DiskSizeBytes; size > 0 && l.vitals.DiskFreeBytes*100/size < diskFewPercent {
 		mood := pages.Warn
 		if l.vitals.DiskFreeBytes*100/size < diskFewPercent/4 {
 			mood = pages.Bad
 		}
-		v.Found(mood, "a replica ends when its disk is full: make room in "+l.vitals.Dir, "The disk has %s free of %s.", pages.Bytes(l.vitals.DiskFreeBytes).Text, pages.Bytes(size).Text)
+		v.Found(mood, "a replica ends when its disk is full; see what fills it: du -sh "+l.vitals.Dir, "The disk has %s free of %s.", pages.Bytes(l.vitals.DiskFreeBytes).Text, pages.Bytes(size).Text)
 	}
 }
 

@@ -30,6 +30,7 @@ const (
 	NeedsYou    = 11 // an update waits until somebody promotes or resumes it
 	CannotFit   = 12 // accepted, but no machine can hold it
 	WentWrong   = 13 // an update failed, was aborted or was rolled back
+	Warnings    = 14 // doctor: everything works, and something should be looked at
 	Interrupted = 130
 )
 

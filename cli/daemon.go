@@ -120,7 +120,7 @@ func applyValue(ctx *ucli.Context, path, name string, node yaml.Node) error {
 		if item.Kind != yaml.ScalarNode || item.Tag == "!!null" {
 			return Errorf(Invalid, "%s: %q wants %s", at, name, wants)
 		}
-		if err := ctx.Set(name, item.Value); err != nil {
+		if err := ctx.Set(name, plainValue(flag, item.Value)); err != nil {
 			return Errorf(Invalid, "%s: %q: %w", at, name, err)
 		}
 	}

@@ -84,11 +84,14 @@ func permute(app *ucli.App, args []string) ([]string, error) {
 // takeFlag hands token, and its value where it takes one, to the level that
 // knows it, and returns how many of rest it used.
 func takeFlag(levels []*level, path, token string, rest []string) (used int, err error) {
-	name, _, hasValue := strings.Cut(strings.TrimLeft(token, "-"), "=")
+	name, value, hasValue := strings.Cut(strings.TrimLeft(token, "-"), "=")
 	for i := len(levels) - 1; i >= 0; i-- {
 		f := findFlag(levels[i].flags, name)
 		if f == nil && (i > 0 || (name != "version" && name != "v")) {
 			continue
+		}
+		if f != nil && hasValue {
+			token = strings.TrimSuffix(token, value) + plainValue(f, value)
 		}
 		levels[i].tokens = append(levels[i].tokens, token)
 		if f == nil || hasValue || !takesValue(f) {
@@ -97,7 +100,7 @@ func takeFlag(levels []*level, path, token string, rest []string) (used int, err
 		if len(rest) == 0 {
 			return 0, Errorf(Usage, "flag %s needs a value", token).Hint("see: %s --help", path)
 		}
-		levels[i].tokens = append(levels[i].tokens, rest[0])
+		levels[i].tokens = append(levels[i].tokens, plainValue(f, rest[0]))
 		return 1, nil
 	}
 	e := Errorf(Usage, "unknown flag %s for %q", token, path)

@@ -256,6 +256,7 @@ func idle(k borgpb.EventKind) bool {
 	switch k {
 	case borgpb.EventKind_EVENT_KIND_START,
 		borgpb.EventKind_EVENT_KIND_RESTART,
+		borgpb.EventKind_EVENT_KIND_NOT_STARTED,
 		borgpb.EventKind_EVENT_KIND_REFUSE,
 		borgpb.EventKind_EVENT_KIND_WALL_STEP:
 		return true

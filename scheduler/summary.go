@@ -42,7 +42,7 @@ func (e *explanation) summary() string {
 // refusedBy is "3 memory, 1 constraint, 1 down".
 func (e *explanation) refusedBy() string {
 	var parts []string
-	for fit := cell.FitDown; fit < cell.NumFits; fit++ {
+	for fit := cell.FitOK + 1; fit < cell.NumFits; fit++ {
 		if n := e.counts[fit]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, fit))
 		}

@@ -154,6 +154,7 @@ func (c *Cell) applyOp(data []byte, res *borgpb.Result) *borgpb.Result {
 		}
 	case do != nil:
 		do(res)
+		c.proveAdmin()
 		c.settleJobs()
 		c.remember(op, res)
 	}

@@ -112,6 +112,8 @@ const (
 	tagCores = 225
 	// Of a job: what it saves.
 	tagSaving = 200
+	// Of a user: an admin who has changed something since the grant; it has no value.
+	tagProven = 1
 	// Of an alloc set: what became of it since it was submitted, and what it was given.
 	tagSetChanges = 1
 	tagSetGiven   = 2

@@ -40,7 +40,10 @@ type User struct {
 	capabilities []Capability
 	// Certificates issued up to then are not believed; zero: all are.
 	revokedWallNs int64
-	gone          bool
+	// An admin who has changed something in the cell since the grant, with a certificate
+	// that still counts: the name is somebody's.
+	proven bool
+	gone   bool
 }
 
 // Name is the user's.
@@ -167,11 +170,14 @@ func GrantCommand(user string, what Capability) string {
 }
 
 // adminWords names some of those who can grant.
-func (c *Cell) adminWords() string {
+func (c *Cell) adminWords() string { return c.adminsBeside("") }
+
+// adminsBeside names some of the admins except one.
+func (c *Cell) adminsBeside(except string) string {
 	const some = 5
 	var names []string
 	for _, u := range c.users.list {
-		if u.has(Admin) {
+		if u.has(Admin) && u.name != except {
 			if len(names) == some {
 				return strings.Join(names, ", ") + ", ..."
 			}
@@ -235,6 +241,9 @@ func (c *Cell) checkRevoke(o *borgpb.Revoke) (commit, *borgpb.Refusal) {
 		return nil, notFound(o.User, "it does not have the capability %s", o.Capability)
 	case o.Capability == string(Admin) && c.users.admins == 1:
 		return nil, refuse(borgpb.RefusalKind_REFUSAL_KIND_STATE, o.User, "capability", "it is the last user with the capability admin; grant that to another one first")
+	case o.Capability == string(Admin) && c.now.asker.GetUser() == o.User && !c.provenBeside(o.User):
+		return nil, refuse(borgpb.RefusalKind_REFUSAL_KIND_STATE, o.User, "capability",
+			"no other admin (%s) has changed anything in this cell since the grant, so nobody may hold such a name and the cell would have no admin; let one of them type: borgcfg revoke %s admin", c.adminsBeside(o.User), o.User)
 	case o.CertificatesWallNs < 0 || o.CertificatesWallNs > c.clock.wallNs+second:
 		return nil, about(o.User, invalid("certificates_wall_ns", "%d is not a time in the past", o.CertificatesWallNs))
 	case o.CertificatesWallNs != 0 && u != nil && o.CertificatesWallNs <= u.revokedWallNs:
@@ -249,11 +258,12 @@ func (c *Cell) checkRevoke(o *borgpb.Revoke) (commit, *borgpb.Refusal) {
 			if o.Capability == string(Admin) {
 				c.users.admins--
 				c.users.adminChanges++
+				u.proven = false
 			}
 		}
 		what := o.Capability
 		if o.CertificatesWallNs != 0 {
-			u.revokedWallNs = o.CertificatesWallNs
+			u.revokedWallNs, u.proven = o.CertificatesWallNs, false
 			what = strings.TrimPrefix(what+" and all certificates so far", " and ")
 		}
 		if len(u.capabilities) == 0 && u.revokedWallNs == 0 {
@@ -262,6 +272,22 @@ func (c *Cell) checkRevoke(o *borgpb.Revoke) (commit, *borgpb.Refusal) {
 		c.dirty(u)
 		c.emit(userEvent(borgpb.EventKind_EVENT_KIND_REVOKE, o.User, what, c.now.reason))
 	}, nil
+}
+
+// provenBeside reports whether an admin other than that user is known to exist.
+func (c *Cell) provenBeside(user string) bool {
+	return slices.ContainsFunc(c.users.list, func(u *User) bool { return u.proven && u.name != user })
+}
+
+// proveAdmin notes that the admin who asked for the op at hand exists.
+func (c *Cell) proveAdmin() {
+	if !c.askedByAdmin() {
+		return
+	}
+	if u := c.users.byName[c.now.asker.User]; !u.proven {
+		u.proven = true
+		c.dirty(u)
+	}
 }
 
 // user returns the user of that name, who is made when there is none.
@@ -296,6 +322,9 @@ func (s *users) check() error {
 		if s.byName[u.name] != u || (i > 0 && s.list[i-1].name >= u.name) || !slices.IsSorted(u.capabilities) || (len(u.capabilities) == 0 && u.revokedWallNs == 0) {
 			return fmt.Errorf("user %s is out of order, or nothing is known of it", u.name)
 		}
+		if u.proven && !u.has(Admin) {
+			return fmt.Errorf("user %s was seen as an admin and is none", u.name)
+		}
 		if u.has(Admin) {
 			admins++
 		}
@@ -323,6 +352,9 @@ func (u *User) appendValue(b []byte) []byte {
 		e.str(string(c))
 	}
 	e.int(u.revokedWallNs)
+	if u.proven {
+		e.byte(tagProven)
+	}
 	return e.b
 }
 
@@ -336,10 +368,11 @@ func (l *loader) user(name string, d *decoder) error {
 		u.capabilities = append(u.capabilities, c)
 	}
 	u.revokedWallNs = d.int()
+	u.proven = d.tagged(tagProven)
 	if err := d.done(); err != nil {
 		return err
 	}
-	if l.c.format < FormatGrants || !validName(name) || (len(u.capabilities) == 0 && u.revokedWallNs == 0) || u.revokedWallNs < 0 || u.revokedWallNs > maxTimeNs {
+	if l.c.format < FormatGrants || !validName(name) || (len(u.capabilities) == 0 && u.revokedWallNs == 0) || u.revokedWallNs < 0 || u.revokedWallNs > maxTimeNs || (u.proven && !u.has(Admin)) {
 		return errOdd
 	}
 	if u.has(Admin) {

@@ -288,6 +288,7 @@ var valueForms = map[byte]func(*form){
 	kindUser: func(f *form) {
 		f.list("capabilities", func(f *form) { f.str("name") })
 		f.ints("revoked_wall_ns")
+		f.tagged(tagProven, "proven", func(*form) {})
 	},
 	kindToken: func(f *form) {
 		f.str("name")

@@ -162,7 +162,7 @@ func (c *Cell) report(m *Machine, name string, r *borgpb.TaskReport) *borgpb.Ref
 
 // hear writes down the news of a copy.
 func (c *Cell) hear(p *Copy, r *borgpb.TaskReport) {
-	was := p.state
+	was, hadExit := p.state, p.exit
 	well := c.Attests(p, r, r.AsOfNs)
 	newPid := r.Pid != p.pid
 	killed := r.OomKills != 0 && !newPid && killsIn(p.text) != killsIn(r.Text)
@@ -197,6 +197,9 @@ func (c *Cell) hear(p *Copy, r *borgpb.TaskReport) {
 	switch {
 	case restarted:
 		kind = borgpb.EventKind_EVENT_KIND_RESTART
+	case to == attemptBackoff && (was == attemptAssigned || was == attemptStarting) && p.exit.same(hadExit) && p.text != "":
+		// No process of it has ended: it was not started.
+		kind = borgpb.EventKind_EVENT_KIND_NOT_STARTED
 	case to == attemptRunning && killed:
 		kind = borgpb.EventKind_EVENT_KIND_OOM_KILL
 	case to == attemptRunning && (was != attemptRunning || newPid || moved):
@@ -204,7 +207,11 @@ func (c *Cell) hear(p *Copy, r *borgpb.TaskReport) {
 	}
 	if kind != borgpb.EventKind_EVENT_KIND_UNSPECIFIED {
 		e := taskEvent(p, kind, stateRunning, stateRunning)
-		if e.Exit, e.Reason = p.exit, p.text; restarted && p.exit.why() != "" {
+		if e.Exit, e.Reason = p.exit, p.text; kind == borgpb.EventKind_EVENT_KIND_NOT_STARTED {
+			// The last end is of a process before it.
+			e.Exit = nil
+		}
+		if restarted && p.exit.why() != "" {
 			// What it says of itself now is of the process that follows.
 			e.Reason = p.exit.why()
 		}

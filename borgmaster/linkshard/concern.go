@@ -20,6 +20,7 @@ func Concerned(events []cell.Event) (machines []string) {
 func concernsBorglet(kind borgpb.EventKind) bool {
 	switch kind {
 	case borgpb.EventKind_EVENT_KIND_START, borgpb.EventKind_EVENT_KIND_RESTART, borgpb.EventKind_EVENT_KIND_STOPPED,
+		borgpb.EventKind_EVENT_KIND_NOT_STARTED,
 		borgpb.EventKind_EVENT_KIND_FINISH, borgpb.EventKind_EVENT_KIND_FAIL, borgpb.EventKind_EVENT_KIND_RESERVE,
 		borgpb.EventKind_EVENT_KIND_MACHINE_PACKAGES:
 		return false

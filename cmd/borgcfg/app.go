@@ -112,7 +112,7 @@ func command(con *console, name, usage, args string, least, most int, run func(*
 				return err
 			}
 			defer s.close()
-			return s.explain(run(s))
+			return s.typedError(s.explain(run(s)))
 		},
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
 
 	"borg/borgmaster/client"
@@ -96,12 +94,7 @@ func (s *session) moment(flag string) (int64, error) {
 	if text == "" {
 		return 0, nil
 	}
-	if days, ok := strings.CutSuffix(text, "d"); ok {
-		if n, err := strconv.ParseUint(days, 10, 16); err == nil {
-			return s.now().Add(-time.Duration(n) * 24 * time.Hour).UnixNano(), nil
-		}
-	}
-	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+	if d, err := cli.ParseDuration(text); err == nil && d >= 0 {
 		return s.now().Add(-d).UnixNano(), nil
 	}
 	for _, layout := range []string{time.RFC3339Nano, time.DateTime, time.DateOnly} {

@@ -315,6 +315,9 @@ func (b *pretendBorglet) started(d *borgrpc.Desired) *borgpb.TaskReport {
 		r.State = int32(borgpb.AttemptState_ATTEMPT_STATE_BACKOFF)
 		r.Exit = &borgpb.Exit{Code: 127, EndedWallNs: time.Now().UnixNano(), Error: `start "/bin/absent": no such file or directory`}
 		r.Text = r.Exit.Error + "; starts again 10s after that"
+	case "/bin/packaged":
+		r.State, r.Pid, r.StartedWallNs = int32(borgpb.AttemptState_ATTEMPT_STATE_BACKOFF), 0, 0
+		r.Text = "bring its packages: package sha256:00: its manifest: it is not there; starts again 1s after that"
 	case "/bin/warming":
 		r.State, r.Text = int32(borgpb.AttemptState_ATTEMPT_STATE_STARTING), "no health check has passed yet: connection refused"
 	case "/bin/ailing":

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -10,29 +11,30 @@ import (
 	"borg/proto/borgrpc"
 )
 
-// doctor asks every replica what is wrong and prints it, the worst first. It fails if
-// something does not work; what somebody should look at is no failure.
+// told is a finding, and who tells it.
+type told struct {
+	replicas []string
+	finding  *borgrpc.Finding
+}
+
+// doctor asks every replica what is wrong and prints it, the worst first. What several
+// say alike is printed once. The exit code tells faults from warnings, and both from none.
 func doctor(s *session) error {
 	m, err := s.master()
 	if err != nil {
 		return err
 	}
-	type told struct {
-		replica string
-		finding *borgrpc.Finding
-	}
 	var all []told
 	var answers []proto.Message
-	fault := func(replica, next, format string, args ...any) {
-		f := &borgrpc.Finding{Severity: borgrpc.Severity_SEVERITY_FAULT, Text: fmt.Sprintf(format, args...), Next: next}
-		all = append(all, told{replica, f})
-	}
 	silent := 0
 	views := m.Examine(s.ctx)
 	for _, v := range views {
 		if v.Err != nil {
 			silent++
-			fault(v.Addr, "see its log; borgcfg master list", "The replica does not answer: %v.", v.Err)
+			all = append(all, told{[]string{v.Addr}, &borgrpc.Finding{
+				Severity: borgrpc.Severity_SEVERITY_FAULT,
+				Text:     fmt.Sprintf("The replica does not answer: %v.", v.Err), Next: "see its log; borgcfg master list",
+			}})
 			continue
 		}
 		answers = append(answers, v.Found)
@@ -41,34 +43,55 @@ func doctor(s *session) error {
 			name += " (elected)"
 		}
 		for _, f := range v.Found.Findings {
-			all = append(all, told{name, f})
+			all = append(all, told{[]string{name}, f})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b told) int { return int(b.finding.Severity) - int(a.finding.Severity) })
-	faults := 0
-	var t table
-	t.head("SEVERITY", "REPLICA", "WHAT", "NEXT")
-	for _, x := range all {
-		severity := cell{"warning", plainStyle}
-		if x.finding.Severity == borgrpc.Severity_SEVERITY_FAULT {
-			faults++
-			severity = cell{"fault", bad}
-		}
-		t.add(severity, x.replica, x.finding.Text, x.finding.Next)
-	}
+	all = alikeOnce(all)
+	faults := slices.DeleteFunc(slices.Clone(all), func(x told) bool { return x.finding.Severity != borgrpc.Severity_SEVERITY_FAULT })
 	switch {
 	case s.out.machine():
 		err = s.out.parts(part{"replicas", answers, true})
 	case len(all) == 0:
 		s.say("nothing is wrong: %s asked", plural(len(views), "replica"))
 	default:
-		err = t.write(s.out, "")
+		err = s.findings(all)
 	}
-	if err == nil && silent == len(views) {
+	switch {
+	case err != nil:
+		return err
+	case silent == len(views):
 		return cli.Errorf(cli.Unreachable, "no replica answers")
+	case len(faults) > 0:
+		return cli.Errorf(cli.Failed, "%s", plural(len(faults), "fault"))
+	case len(all) > 0:
+		return cli.Errorf(cli.Warnings, "no fault, %s", plural(len(all), "warning"))
 	}
-	if err == nil && faults > 0 {
-		return cli.Errorf(cli.Failed, "%s", plural(faults, "fault"))
+	return nil
+}
+
+// alikeOnce joins findings of the same words, and puts the worst first.
+func alikeOnce(all []told) (once []told) {
+	for _, x := range all {
+		at := slices.IndexFunc(once, func(o told) bool { return proto.Equal(o.finding, x.finding) })
+		if at < 0 {
+			once = append(once, x)
+			continue
+		}
+		once[at].replicas = append(once[at].replicas, x.replicas...)
 	}
-	return err
+	slices.SortStableFunc(once, func(a, b told) int { return int(b.finding.Severity) - int(a.finding.Severity) })
+	return once
+}
+
+func (s *session) findings(all []told) error {
+	var t table
+	t.head("SEVERITY", "REPLICA", "WHAT", "NEXT")
+	for _, x := range all {
+		severity := cell{"warning", plainStyle}
+		if x.finding.Severity == borgrpc.Severity_SEVERITY_FAULT {
+			severity = cell{"fault", bad}
+		}
+		t.add(severity, strings.Join(x.replicas, ", "), s.typed(x.finding.Text), s.typed(x.finding.Next))
+	}
+	return t.write(s.out, "")
 }

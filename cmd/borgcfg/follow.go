@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,12 +99,12 @@ func (s *session) tellTrouble(job jobName, told map[string]bool) {
 			continue
 		}
 		told[name] = true
-		if e := st.GetLastExit(); e.GetError() != "" {
+		if e := st.GetLastExit(); e == nil || e.GetError() != "" {
 			// It wrote nothing that could be looked at.
-			s.progress("%s does not start, and is tried again: %s", name, e.Error)
+			s.progress("%s does not start, and is tried again: %s", name, cmp.Or(e.GetError(), whyBackoff(t)))
 			continue
 		}
-		s.progress("%s ended (%s) and is started again; see: borgcfg logs --stderr %s", name, orWord(exitText(st.GetLastExit()), "no exit known"), name)
+		s.progress("%s ended (%s) and is started again; see: borgcfg logs --stderr %s", name, whyBackoff(t), name)
 	}
 }
 

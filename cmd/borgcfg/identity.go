@@ -246,7 +246,11 @@ func capabilitiesHint() string {
 
 func grant(s *session) error {
 	op := &borgpb.Op{Op: &borgpb.Op_Grant{Grant: &borgpb.Grant{User: s.args[0], Capability: s.args[1]}}}
-	return s.change(op, "user %s: has the capability %s", s.args[0], s.args[1])
+	h, err := s.holder(s.args[0])
+	if err != nil {
+		return err
+	}
+	return s.changeOf(h, op, "user %s: has the capability %s", s.args[0], s.args[1])
 }
 
 func revoke(s *session) error {
@@ -259,7 +263,18 @@ func revoke(s *session) error {
 func userRevoke(s *session) error {
 	at := time.Now().Add(24 * time.Hour).UnixNano()
 	op := &borgpb.Op{Op: &borgpb.Op_Revoke{Revoke: &borgpb.Revoke{User: s.args[0], CertificatesWallNs: at}}}
-	return s.change(op, "user %s: all certificates issued so far are worthless; let in again: borgcfg user add %s", s.args[0], s.args[0])
+	again := "borgcfg user add " + s.args[0]
+	if s.isSelf(s.args[0]) {
+		// Who is not let in can let nobody in.
+		again = "another admin types " + again + ", or on the machine of a master: borgmaster login --dir DIRECTORY --user " + s.args[0]
+	}
+	return s.change(op, "user %s: all certificates issued so far are worthless; let in again: %s", s.args[0], again)
+}
+
+// isSelf reports whether a user is the one who asks.
+func (s *session) isSelf(user string) bool {
+	_, err := s.master()
+	return err == nil && s.source.Name().User() == user
 }
 
 func userAdd(s *session) error {

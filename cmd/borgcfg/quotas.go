@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,17 +34,18 @@ func quotaCommands(con *console) *ucli.Command {
 	return group("quota", "what users may ask for at one time",
 		command(con, "list", "list the quotas, what is used of them, and how far the cell is sold", "", 0, 0, quotaList, outputFlag()),
 		command(con, "show", "show the quotas of a user, and the bounds of his tasks", "[USER]", 0, 1, quotaShow, outputFlag()),
-		command(con, "set", "grant a user a quota of a band, in the place of the one before; of what is not named, nothing", "USER BAND", 2, 2, quotaSet, append(amounts(), reasonFlag(),
-			&ucli.DurationFlag{Name: "for", DefaultText: "until it is taken back", Usage: "it ends after `DURATION`: then nothing new is admitted, and what runs goes on"})...),
+		command(con, "set", "grant a user a quota of a band; what is not named stays as it was, without a flag it is shown", "USER BAND", 2, 2, quotaSet, append(amounts(), reasonFlag(),
+			&ucli.DurationFlag{Name: "for", DefaultText: "as it was", Usage: "it ends after `DURATION`, such as 90d: then nothing new is admitted, and what runs goes on; 0: not by itself"})...),
 		command(con, "delete", "take a quota back; what runs goes on", "USER BAND", 2, 2, quotaDelete, reasonFlag()),
 		command(con, "policy", "say whether quotas are enforced, and how far bands may be sold", "", 0, 0, quotaPolicy, reasonFlag(),
 			&ucli.StringFlag{Name: "enforce", Usage: "`on`: refuse what passes the quota of its user; off: admit everything"},
 			&ucli.StringSliceFlag{Name: "oversell", Usage: "`BAND=PERMILLE` of the cell that may be granted; 0: as at first; may be repeated"}),
-		command(con, "bounds", "bound what a task of a user may ask for, in the place of the bounds before; nothing: no bounds", "USER", 1, 1, quotaBounds, reasonFlag(),
+		command(con, "bounds", "bound what a task of a user may ask for; what is not named stays as it was, without a flag they are shown", "[USER]", 0, 1, quotaBounds, reasonFlag(),
 			&ucli.StringSliceFlag{Name: "min", Usage: "`WHAT=AMOUNT` at least, such as cpu=0.1 or mem=64MiB; may be repeated"},
 			&ucli.StringSliceFlag{Name: "default", Usage: "`WHAT=AMOUNT` for who asks for none"},
-			&ucli.StringSliceFlag{Name: "max", Usage: "`WHAT=AMOUNT` at most"}),
-		command(con, "state", "set how much of the cell's state a user may hold, or with --default each user; 0: the default",
+			&ucli.StringSliceFlag{Name: "max", Usage: "`WHAT=AMOUNT` at most; 0 of anything: no such bound"},
+			&ucli.BoolFlag{DisableDefaultText: true, Name: "delete", Usage: "no bounds any more"}),
+		command(con, "state", "set how much of the cell's state a user may hold, or with --default each user; 0: the default; without an amount it is shown",
 			"[USER] WHAT=AMOUNT...", 1, 1+len(borgcell.Measures), quotaState, reasonFlag(),
 			&ucli.BoolFlag{Name: "default", Usage: "for all users who have no budget of their own"}),
 	)
@@ -63,38 +63,6 @@ func readBand(name string) (borgpb.Band, error) {
 	return 0, cli.Errorf(cli.Usage, "there is no band %q", name).Hint("bands: %s", strings.Join(slices.Sorted(maps.Keys(bandNames)), ", "))
 }
 
-// addAmount puts one amount into a vector.
-func addAmount(r *borgpb.Resources, what, text string) error {
-	var err error
-	switch what {
-	case "cpu":
-		cores, bad := strconv.ParseFloat(text, 64)
-		if bad != nil || !(cores >= 0 && cores < 1e15) {
-			return cli.Errorf(cli.Usage, "%q is not a number of cores", text).Hint("such as 12 or 0.5")
-		}
-		r.CpuMilli = int64(math.Round(cores * 1000))
-	case "mem":
-		r.MemBytes, err = cli.ParseBytes(text)
-	case "disk":
-		r.DiskBytes, err = cli.ParseBytes(text)
-	case "disk-rate":
-		r.DiskBytesPerS, err = cli.ParseBytes(text)
-	default:
-		n, bad := strconv.ParseInt(text, 10, 64)
-		if bad != nil {
-			return cli.Errorf(cli.Usage, "%s=%s: %q is not a number of devices", what, text, text).Hint("known amounts: cpu, mem, disk, disk-rate, and devices by their name")
-		}
-		if r.Devices == nil {
-			r.Devices = make(map[string]int64)
-		}
-		r.Devices[what] = n
-	}
-	if err != nil {
-		return cli.Errorf(cli.Usage, "%s: %v", what, err)
-	}
-	return nil
-}
-
 // eachPair takes what a flag says of several names, in their order.
 func eachPair(s *session, flag string, take func(name, value string) error) error {
 	list, err := pairs("--"+flag, s.flag.StringSlice(flag))
@@ -107,34 +75,6 @@ func eachPair(s *session, flag string, take func(name, value string) error) erro
 		}
 	}
 	return nil
-}
-
-func quotaSet(s *session) error {
-	band, err := readBand(s.args[1])
-	if err != nil {
-		return err
-	}
-	o := &borgpb.SetQuota{User: s.args[0], Band: band, Limit: &borgpb.Resources{}}
-	for _, what := range []string{"cpu", "mem", "disk", "disk-rate"} {
-		if s.flag.IsSet(what) {
-			if err := addAmount(o.Limit, what, s.flag.String(what)); err != nil {
-				return err
-			}
-		}
-	}
-	if err := eachPair(s, "device", func(name, n string) error { return addAmount(o.Limit, name, n) }); err != nil {
-		return err
-	}
-	until := ""
-	if s.flag.IsSet("for") {
-		d := s.flag.Duration("for")
-		if d <= 0 {
-			return cli.Errorf(cli.Usage, "--for %v is no time to come", d).Hint("such as --for 2160h; without it the quota stays until it is taken back")
-		}
-		at := time.Now().Add(d)
-		o.ExpiresWallNs, until = at.UnixNano(), ", until "+at.Local().Format(time.DateTime)
-	}
-	return s.change(&borgpb.Op{Op: &borgpb.Op_SetQuota{SetQuota: o}}, "user %s: may have %s of %s%s", o.User, amountsText(o.Limit), s.args[1], until)
 }
 
 func quotaDelete(s *session) error {
@@ -178,17 +118,6 @@ func quotaPolicy(s *session) error {
 	return s.change(&borgpb.Op{Op: &borgpb.Op_SetQuotaPolicy{SetQuotaPolicy: o}}, "quotas: %s", strings.Join(said, ", "))
 }
 
-func quotaBounds(s *session) error {
-	o := &borgpb.SetTaskLimits{User: s.args[0], Min: &borgpb.Resources{}, Default: &borgpb.Resources{}, Max: &borgpb.Resources{}}
-	for name, r := range map[string]*borgpb.Resources{"min": o.Min, "default": o.Default, "max": o.Max} {
-		if err := eachPair(s, name, func(what, n string) error { return addAmount(r, what, n) }); err != nil {
-			return err
-		}
-	}
-	return s.change(&borgpb.Op{Op: &borgpb.Op_SetTaskLimits{SetTaskLimits: o}}, "a task of user %s: at least %s, by default %s, at most %s",
-		o.User, amountsText(o.Min), amountsText(o.Default), amountsText(o.Max))
-}
-
 // amountsText says a vector: "12 cpu, 20 TiB memory".
 func amountsText(r *borgpb.Resources) string {
 	var all []string
@@ -211,10 +140,13 @@ func amountsText(r *borgpb.Resources) string {
 		all = append(all, cpuText(r.DeviceMilli[name])+" "+name)
 	}
 	if len(all) == 0 {
-		return "nothing"
+		return noAmount
 	}
 	return strings.Join(all, ", ")
 }
+
+// noAmount is how an empty vector is said.
+const noAmount = "nothing"
 
 func quotaList(s *session) error { return s.quotas("") }
 
@@ -269,7 +201,7 @@ func (s *session) quotas(user string) error {
 		return err
 	}
 	for _, b := range resp.Bounds {
-		s.progress("a task of user %s asks for at least %s, by default %s, at most %s", b.User, amountsText(b.Min), amountsText(b.Default), amountsText(b.Max))
+		s.progress("a task of user %s asks for: %s", b.User, boundsText(b.Min, b.Default, b.Max))
 	}
 	if err := s.shares(user, resp); err != nil {
 		return err

@@ -28,6 +28,8 @@ func TestMain(m *testing.M) {
 //	exits CODE CMD    run borgcfg and expect this exit code
 //	until CMD         run borgcfg until it prints something; with -says=TEXT
 //	                  before CMD, until that is part of it
+//	next TEXT         run the borgcfg that the last output names after TEXT, as it
+//	                  stands there, and expect that it succeeds
 //	metric VALUE      the server at $METRICS answers so from now on; gone: not at all
 //	unchanged CMD     run borgcfg and expect that it writes nothing to the log
 func TestScripts(t *testing.T) {
@@ -40,7 +42,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"cell": cellCommand, "machine": machineCommand, "elect": electCommand, "metric": metricCommand, "exits": exitsCommand, "unchanged": unchangedCommand, "until": untilCommand, "imports": importsCommand, "newer": newerCommand,
+			"cell": cellCommand, "machine": machineCommand, "elect": electCommand, "metric": metricCommand, "exits": exitsCommand, "unchanged": unchangedCommand, "until": untilCommand, "imports": importsCommand, "next": nextCommand, "newer": newerCommand,
 		},
 	})
 }
@@ -119,6 +121,15 @@ func unchangedCommand(ts *testscript.TestScript, neg bool, args []string) {
 	if after := c.mutated(); after != before {
 		ts.Fatalf("borgcfg %s made %d mutations", strings.Join(args, " "), after-before)
 	}
+}
+
+func nextCommand(ts *testscript.TestScript, neg bool, args []string) {
+	said := ts.ReadFile("stdout") + ts.ReadFile("stderr")
+	m := regexp.MustCompile(regexp.QuoteMeta(args[0]) + ` borgcfg ([^;\n]+)`).FindStringSubmatch(said)
+	if m == nil {
+		ts.Fatalf("the output names no command after %q:\n%s", args[0], said)
+	}
+	ts.Check(ts.Exec("borgcfg", strings.Fields(m[1])...))
 }
 
 func untilCommand(ts *testscript.TestScript, neg bool, args []string) {

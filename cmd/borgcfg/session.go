@@ -166,13 +166,13 @@ func (s *session) user() (string, error) {
 // progress tells people what goes on.
 func (s *session) progress(format string, args ...any) {
 	if !s.flag.Bool("quiet") {
-		fmt.Fprintln(s.stderr, cli.VisibleLines(fmt.Sprintf(format, args...)))
+		fmt.Fprintln(s.stderr, cli.VisibleLines(s.typed(fmt.Sprintf(format, args...))))
 	}
 }
 
 // say prints a line that was asked for. What others wrote may be in it.
 func (s *session) say(format string, args ...any) {
-	fmt.Fprintln(s.stdout, cli.VisibleLines(fmt.Sprintf(format, args...)))
+	fmt.Fprintln(s.stdout, cli.VisibleLines(s.typed(fmt.Sprintf(format, args...))))
 }
 
 // op is a mutation with what the audit wants to know.

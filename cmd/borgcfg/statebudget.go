@@ -18,6 +18,9 @@ func quotaState(s *session) error {
 	if !s.flag.Bool("default") {
 		o.User, whose, args = args[0], "user "+args[0], args[1:]
 	}
+	if len(args) == 0 && o.User != "" && !strings.Contains(o.User, "=") {
+		return s.quotas(o.User)
+	}
 	if len(args) == 0 || strings.Contains(o.User, "=") {
 		return cli.Errorf(cli.Usage, "no user or no amount").Hint("such as borgcfg quota state alice tasks=300000, or borgcfg quota state --default tasks=100000")
 	}
@@ -33,9 +36,28 @@ func quotaState(s *session) error {
 			return cli.Errorf(cli.Usage, "%s: %v", name, err)
 		}
 		o.Amounts = append(o.Amounts, &borgpb.StateAmount{Measure: m, Amount: n})
-		said = append(said, name+" "+text)
+		said = append(said, budgetText(m, n, o.User))
 	}
-	return s.change(&borgpb.Op{Op: &borgpb.Op_SetStateBudget{SetStateBudget: o}}, "%s may hold: %s", whose, strings.Join(said, ", "))
+	h := &holder{known: true}
+	if o.User != "" {
+		var err error
+		if h, err = s.holder(o.User); err != nil {
+			return err
+		}
+	}
+	return s.changeOf(h, &borgpb.Op{Op: &borgpb.Op_SetStateBudget{SetStateBudget: o}}, "%s may hold %s", whose, strings.Join(said, ", "))
+}
+
+// budgetText says how much of a measure a user, or by default each, may hold from now on.
+func budgetText(m borgcell.Measure, n int64, user string) string {
+	switch name := borgcell.MeasureName(m); {
+	case n != 0:
+		return name + " " + measureText(m, n)
+	case user != "":
+		return name + " as every user by default"
+	default:
+		return name + " as at first"
+	}
 }
 
 func namesOfMeasures() (names []string) {

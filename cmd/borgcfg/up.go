@@ -198,6 +198,10 @@ func (st *step) size() string {
 	if st.Kind == cfg.KindAllocSet {
 		return plural(st.AllocSet.Allocs, "alloc")
 	}
+	if st.Job.Kind == borgpb.JobKind_JOB_KIND_DAEMON {
+		// Their number is that of the machines, which the cell knows.
+		return "a task on each machine that matches"
+	}
 	return plural(st.Job.Tasks, "task")
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 
 	"borg/proto/borgpb"
@@ -28,7 +29,7 @@ func (s *session) verdict(resp *borgrpc.GetJobResponse, tasks []*borgpb.Task) st
 	case resp.Update.GetStatus().GetState() == borgpb.UpdateState_UPDATE_STATE_FAILED:
 		return fmt.Sprintf("Failed to update: %s, %d of %s run; see: borgcfg update status %s", name, st.GetStarted(), plural(n, "task"), name)
 	case backoff > 0:
-		return fmt.Sprintf("Failing: %d of %s of %s ended and %s to be started again (%s).", backoff, plural(n, "task"), name, verb(backoff, "waits", "wait"), example)
+		return fmt.Sprintf("Failing: %d of %s of %s %s and %s to be started again (%s).", backoff, plural(n, "task"), name, ended(tasks), verb(backoff, "waits", "wait"), example)
 	case st.GetPending() > 0 && st.GetReason() != "":
 		// The cell offers its tasks to no scheduler, and says why.
 		return fmt.Sprintf("Held back: %d of %s of %s: %s.", st.GetPending(), plural(n, "task"), name, st.GetReason())
@@ -64,6 +65,28 @@ func unhealthy(name string, tasks []*borgpb.Task, state borgpb.AttemptState) (n 
 	return n, example
 }
 
+// whyBackoff says why a task waits to be started again. One whose process was never
+// started has no exit, and a reason; one that was ended for its health has a better reason
+// than the signal.
+func whyBackoff(t *borgpb.Task) string {
+	st := t.GetStatus()
+	if t.GetSpec().GetHealth() != nil && st.GetReason() != "" {
+		return st.GetReason()
+	}
+	return cmp.Or(exitText(st.GetLastExit()), st.GetReason(), "no exit known")
+}
+
+// ended says what happened to the tasks that wait to be started again.
+func ended(tasks []*borgpb.Task) string {
+	for _, t := range tasks {
+		st := t.GetStatus()
+		if e := st.GetLastExit(); st.GetAttemptState() == borgpb.AttemptState_ATTEMPT_STATE_BACKOFF && e != nil && e.GetError() == "" {
+			return "ended"
+		}
+	}
+	return "did not start"
+}
+
 // inBackoff counts the tasks that ended and wait to be started again, and tells
 // of the first one how.
 func inBackoff(name string, tasks []*borgpb.Task) (n uint32, example string) {
@@ -73,12 +96,7 @@ func inBackoff(name string, tasks []*borgpb.Task) (n uint32, example string) {
 			continue
 		}
 		if n++; n == 1 {
-			why := exitText(st.GetLastExit())
-			if t.GetSpec().GetHealth() != nil && st.GetReason() != "" {
-				// Who was ended for his health has a better one than the signal.
-				why = st.GetReason()
-			}
-			example = fmt.Sprintf("%s/%d: %s", name, t.GetIndex(), why)
+			example = fmt.Sprintf("%s/%d: %s", name, t.GetIndex(), whyBackoff(t))
 		}
 	}
 	return n, example

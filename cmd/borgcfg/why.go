@@ -44,7 +44,19 @@ func why(s *session) error {
 	if s.out.format == "name" {
 		return s.out.names([]string{taskName(job.user, job.name, index)})
 	}
-	return tell.Why(s.stdout, s.out.color, fmt.Sprintf("%s/%d", s.short(job.user, job.name), index), resp)
+	return s.tellWhy(fmt.Sprintf("%s/%d", s.short(job.user, job.name), index), resp)
+}
+
+// tellWhy prints why a task waits, or what its place was chosen for.
+func (s *session) tellWhy(name string, resp *borgrpc.WhyResponse) error {
+	var text bytes.Buffer
+	if err := tell.Why(&text, s.out.color, name, resp); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprint(s.stdout, s.typed(text.String())); err != nil {
+		return fmt.Errorf("write to standard output: %w", err)
+	}
+	return nil
 }
 
 // alike is tasks of which the same is said.
@@ -98,7 +110,15 @@ func (s *session) whyAll(arg string) error {
 		if dead, err := s.whyDead(job); dead || err != nil {
 			return err
 		}
-		fmt.Fprintf(s.stdout, "%s: none of %d waits for a place\n", s.short(job.user, job.name), total)
+		name := s.short(job.user, job.name)
+		fmt.Fprintf(s.stdout, "%s: none of %d waits for a place\n", name, total)
+		tasks, err := s.client.ListAllTasks(s.ctx, &borgrpc.ListTasksRequest{User: job.user, Name: job.name}, 0)
+		if err != nil {
+			return err
+		}
+		if n, example := inBackoff(name, tasks.Tasks); n > 0 {
+			s.say("%s to be started again: %s", plural(int(n), "task")+" "+verb(n, "waits", "wait"), example)
+		}
 		s.progress("what the place of one was chosen for: borgcfg why %s/0", s.short(job.user, job.name))
 		return nil
 	}
@@ -106,7 +126,7 @@ func (s *session) whyAll(arg string) error {
 		if i > 0 {
 			fmt.Fprintln(s.stdout)
 		}
-		if err := tell.Why(s.stdout, s.out.color, strings.Join(g.names, ", "), g.resp); err != nil {
+		if err := s.tellWhy(strings.Join(g.names, ", "), g.resp); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	ucli "github.com/urfave/cli/v2"
@@ -181,6 +182,10 @@ func login(ctx *ucli.Context) error {
 	if name.ID == "" {
 		name.ID = id.Admin
 	}
+	if name.ID == "" {
+		return cli.Errorf(cli.Usage, "this replica joined a running cell, or was restored, and does not know the cell's first admin").
+			Hint("say as whom: borgmaster login --dir %s --user NAME", ctx.String("dir"))
+	}
 	if err := name.Check(); err != nil {
 		return cli.Errorf(cli.Usage, "--user: %w", err)
 	}
@@ -200,7 +205,40 @@ func login(ctx *ucli.Context) error {
 		return cli.Errorf(cli.Failed, "%w", err)
 	}
 	fmt.Fprintf(ctx.App.Writer, "%s is %s of cell %s until %s\n", path, name.Words(), id.CellName, credential.Expires().UTC().Format(time.RFC3339))
+	tellPowers(ctx, credential, file, path)
 	return nil
+}
+
+// loginWait bounds the question what a user may do: the cell need not run.
+const loginWait = 3 * time.Second
+
+// tellPowers says what the user may do in the cell, which a certificate alone does not
+// tell, and what to type next.
+func tellPowers(ctx *ucli.Context, credential *identity.Credential, file *client.CellFile, path string) {
+	is, err := askPowers(ctx.Context, credential, file.Masters)
+	w, user := ctx.App.ErrWriter, credential.Name.ID
+	switch {
+	case err != nil:
+		fmt.Fprintf(w, "the cell does not answer now; what user %s may do there: borgcfg --cell %s whoami\n", user, path)
+	case len(is.Capabilities) > 0:
+		fmt.Fprintf(w, "user %s has the capabilities %s; next: borgcfg --cell %s status\n", user, strings.Join(is.Capabilities, ", "), path)
+	case len(is.Admins) == 0:
+		fmt.Fprintf(w, "user %s has no capability in this cell, and nobody is its admin\n", user)
+	default:
+		fmt.Fprintf(w, "user %s has no capability in this cell, whose admins are %s; to be one of them: borgmaster login --dir %s --user %s --out %s\n",
+			user, strings.Join(is.Admins, ", "), ctx.String("dir"), is.Admins[0], ctx.String("out"))
+	}
+}
+
+func askPowers(ctx context.Context, credential *identity.Credential, masters []string) (*borgrpc.WhoAmIResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, loginWait)
+	defer cancel()
+	m, err := client.New(client.Config{Masters: masters, Identity: identity.NewSource(credential, nil, nil), Timeout: loginWait})
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	return m.WhoAmI(ctx)
 }
 
 func identityFlag() ucli.Flag {

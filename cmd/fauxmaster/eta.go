@@ -74,7 +74,7 @@ func etaQuestion(ctx *ucli.Context) (q plan.EtaQuestion, err error) {
 		if err != nil {
 			return q, cli.Errorf(cli.Usage, "--runs %s: %w", text, err)
 		}
-		d, err := time.ParseDuration(long)
+		d, err := cli.ParseDuration(long)
 		if err != nil || d <= 0 {
 			return q, cli.Errorf(cli.Usage, "--runs %s: want a duration after the name, as in bob/crunch=2h", text)
 		}

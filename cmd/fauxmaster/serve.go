@@ -156,7 +156,7 @@ func drive(ctx context.Context, s *fauxmaster.Server, in io.Reader, out io.Write
 			}
 			s.World().SetSpeed(speed)
 		case words[0] == "pass" && argument != "":
-			d, err := time.ParseDuration(argument)
+			d, err := cli.ParseDuration(argument)
 			if err != nil || d < 0 {
 				fmt.Fprintf(out, "%q is no time that passes; for instance 90s, 10m or 2h\n", argument)
 				continue

@@ -202,6 +202,9 @@ var taskEdges = map[borgpb.EventKind][][2]borgpb.State{
 	},
 	borgpb.EventKind_EVENT_KIND_START:   {{borgpb.State_STATE_RUNNING, borgpb.State_STATE_RUNNING}},
 	borgpb.EventKind_EVENT_KIND_RESTART: {{borgpb.State_STATE_RUNNING, borgpb.State_STATE_RUNNING}},
+
+	borgpb.EventKind_EVENT_KIND_NOT_STARTED: {{borgpb.State_STATE_RUNNING, borgpb.State_STATE_RUNNING}},
+	borgpb.EventKind_EVENT_KIND_OOM_KILL:    {{borgpb.State_STATE_RUNNING, borgpb.State_STATE_RUNNING}},
 	// A machine has come to match a daemon job.
 	borgpb.EventKind_EVENT_KIND_SEAT:    {{borgpb.State_STATE_UNSPECIFIED, borgpb.State_STATE_PENDING}},
 	borgpb.EventKind_EVENT_KIND_STOPPED: {{borgpb.State_STATE_UNSPECIFIED, borgpb.State_STATE_UNSPECIFIED}},

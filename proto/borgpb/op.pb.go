@@ -319,6 +319,8 @@ const (
 	// The kernel killed a process of a task for want of memory, and the task goes on; its
 	// reason names the process.
 	EventKind_EVENT_KIND_OOM_KILL EventKind = 810
+	// A borglet could not start the process of a copy, and tries again. The reason says why.
+	EventKind_EVENT_KIND_NOT_STARTED EventKind = 811
 	// An operator said whether machines that cannot be reached are lost, however many.
 	EventKind_EVENT_KIND_LOST_DECLARED EventKind = 160
 	// An update began to roll.
@@ -441,6 +443,7 @@ var (
 		170: "EVENT_KIND_MACHINE_PACKAGES",
 		805: "EVENT_KIND_MACHINE_PORTS",
 		810: "EVENT_KIND_OOM_KILL",
+		811: "EVENT_KIND_NOT_STARTED",
 		160: "EVENT_KIND_LOST_DECLARED",
 		30:  "EVENT_KIND_UPDATE_START",
 		31:  "EVENT_KIND_UPDATE_DONE",
@@ -513,6 +516,7 @@ var (
 		"EVENT_KIND_MACHINE_PACKAGES":  170,
 		"EVENT_KIND_MACHINE_PORTS":     805,
 		"EVENT_KIND_OOM_KILL":          810,
+		"EVENT_KIND_NOT_STARTED":       811,
 		"EVENT_KIND_LOST_DECLARED":     160,
 		"EVENT_KIND_UPDATE_START":      30,
 		"EVENT_KIND_UPDATE_DONE":       31,
@@ -4010,8 +4014,9 @@ func (x *Grant) GetCapability() string {
 }
 
 // Revoke takes a capability from a user, or makes all certificates that he was
-// issued so far worthless. Refused when nothing would change, and for the last
-// user who has the capability admin.
+// issued so far worthless. Refused when nothing would change, for the last user who
+// has the capability admin, and for admins who take it from themselves while no other
+// admin has changed anything since being granted it.
 type Revoke struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// DNS label.
@@ -6726,7 +6731,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x14REFUSAL_KIND_TOO_OLD\x10\v\x12\x16\n" +
 	"\x12REFUSAL_KIND_LIMIT\x10\f\x12\x16\n" +
 	"\x12REFUSAL_KIND_STATE\x10\r\x12\x19\n" +
-	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xed\x0e\n" +
+	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\x8a\x0f\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11EVENT_KIND_SUBMIT\x10\x01\x12\x17\n" +
@@ -6755,7 +6760,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x13EVENT_KIND_HOLD_END\x10\x97\x01\x12 \n" +
 	"\x1bEVENT_KIND_MACHINE_PACKAGES\x10\xaa\x01\x12\x1d\n" +
 	"\x18EVENT_KIND_MACHINE_PORTS\x10\xa5\x06\x12\x18\n" +
-	"\x13EVENT_KIND_OOM_KILL\x10\xaa\x06\x12\x1d\n" +
+	"\x13EVENT_KIND_OOM_KILL\x10\xaa\x06\x12\x1b\n" +
+	"\x16EVENT_KIND_NOT_STARTED\x10\xab\x06\x12\x1d\n" +
 	"\x18EVENT_KIND_LOST_DECLARED\x10\xa0\x01\x12\x1b\n" +
 	"\x17EVENT_KIND_UPDATE_START\x10\x1e\x12\x1a\n" +
 	"\x16EVENT_KIND_UPDATE_DONE\x10\x1f\x12\x1d\n" +

@@ -1,0 +1,268 @@
+package main
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"borg/cli"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+// amountFlags are the flags of an amount each.
+var amountFlags = []string{"cpu", "mem", "disk", "disk-rate"}
+
+// addAmount puts one amount into a vector.
+func addAmount(r *borgpb.Resources, what, text string) error {
+	var err error
+	switch what {
+	case "cpu":
+		cores, bad := strconv.ParseFloat(text, 64)
+		if bad != nil || !(cores >= 0 && cores < 1e15) {
+			return cli.Errorf(cli.Usage, "%q is not a number of cores", text).Hint("such as 12 or 0.5")
+		}
+		r.CpuMilli = int64(math.Round(cores * 1000))
+	case "mem":
+		r.MemBytes, err = cli.ParseBytes(text)
+	case "disk":
+		r.DiskBytes, err = cli.ParseBytes(text)
+	case "disk-rate":
+		r.DiskBytesPerS, err = cli.ParseBytes(text)
+	default:
+		n, bad := strconv.ParseInt(text, 10, 64)
+		if bad != nil {
+			return cli.Errorf(cli.Usage, "%s=%s: %q is not a number of devices", what, text, text).Hint("known amounts: cpu, mem, disk, disk-rate, and devices by their name")
+		}
+		if n == 0 {
+			delete(r.Devices, what)
+			return nil
+		}
+		if r.Devices == nil {
+			r.Devices = make(map[string]int64)
+		}
+		r.Devices[what] = n
+	}
+	if err != nil {
+		return cli.Errorf(cli.Usage, "%s: %v", what, err)
+	}
+	return nil
+}
+
+// quotaSet changes what it names of a quota, and shows it when it names nothing.
+func quotaSet(s *session) error {
+	user := s.args[0]
+	band, err := readBand(s.args[1])
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(append([]string{"device", "for"}, amountFlags...), s.flag.IsSet) {
+		if err := s.quotas(user); err != nil {
+			return err
+		}
+		s.progress("nothing was changed; to grant some: borgcfg quota set %s %s --cpu CORES --mem BYTES; to take it back: borgcfg quota delete %s %s", user, s.args[1], user, s.args[1])
+		return nil
+	}
+	h, err := s.holder(user)
+	if err != nil {
+		return err
+	}
+	o := &borgpb.SetQuota{User: user, Band: band, Limit: &borgpb.Resources{}}
+	for _, q := range h.has.Quotas {
+		// What is used of a band without a quota is listed as well.
+		if q.Band != band || q.SetWallNs == 0 {
+			continue
+		}
+		o.Limit, o.ExpiresWallNs = proto.CloneOf(q.Limit), q.ExpiresWallNs
+		if q.Expired && !s.flag.IsSet("for") {
+			return cli.Errorf(cli.Usage, "the quota of user %s for %s ended on %s", user, s.args[1], time.Unix(0, q.ExpiresWallNs).Local().Format(time.DateTime)).
+				Hint("say for how long it is granted again, such as --for 90d, or --for 0 until it is taken back")
+		}
+	}
+	if err := s.readQuota(o); err != nil {
+		return err
+	}
+	until := ""
+	if o.ExpiresWallNs != 0 {
+		until = ", until " + time.Unix(0, o.ExpiresWallNs).Local().Format(time.DateTime)
+	}
+	return s.changeOf(h, &borgpb.Op{Op: &borgpb.Op_SetQuota{SetQuota: o}}, "user %s: may have %s of %s%s", o.User, amountsText(o.Limit), s.args[1], until)
+}
+
+// readQuota puts what the flags say into a quota.
+func (s *session) readQuota(o *borgpb.SetQuota) error {
+	for _, what := range amountFlags {
+		if s.flag.IsSet(what) {
+			if err := addAmount(o.Limit, what, s.flag.String(what)); err != nil {
+				return err
+			}
+		}
+	}
+	if err := eachPair(s, "device", func(name, n string) error { return addAmount(o.Limit, name, n) }); err != nil {
+		return err
+	}
+	switch d := s.flag.Duration("for"); {
+	case d < 0:
+		return cli.Errorf(cli.Usage, "--for %v is no time to come", d).Hint("such as --for 90d; 0: it stays until it is taken back")
+	case d > 0:
+		o.ExpiresWallNs = time.Now().Add(d).UnixNano()
+	case s.flag.IsSet("for"):
+		o.ExpiresWallNs = 0
+	}
+	return nil
+}
+
+// quotaBounds changes what it names of the bounds of a user's tasks, and shows them when it
+// names nothing.
+func quotaBounds(s *session) error {
+	changes := slices.ContainsFunc([]string{"min", "default", "max", "delete"}, s.flag.IsSet)
+	if len(s.args) == 0 && changes {
+		return cli.Errorf(cli.Usage, "no user is named").Hint("such as borgcfg quota bounds alice --max cpu=2")
+	}
+	user := ""
+	if len(s.args) > 0 {
+		user = s.args[0]
+	} else if own, err := s.user(); err != nil {
+		return err
+	} else {
+		user = own
+	}
+	h, err := s.holder(user)
+	if err != nil {
+		return err
+	}
+	if !changes {
+		return s.showBounds(h)
+	}
+	o := &borgpb.SetTaskLimits{User: user, Min: &borgpb.Resources{}, Default: &borgpb.Resources{}, Max: &borgpb.Resources{}}
+	if s.flag.Bool("delete") {
+		if slices.ContainsFunc([]string{"min", "default", "max"}, s.flag.IsSet) {
+			return cli.Errorf(cli.Usage, "--delete leaves no bounds, and others are named").Hint("one or the other; 0 of an amount deletes that bound alone: --max cpu=0")
+		}
+		return s.change(&borgpb.Op{Op: &borgpb.Op_SetTaskLimits{SetTaskLimits: o}}, "a task of user %s: no bounds any more", user)
+	}
+	for _, b := range h.has.Bounds {
+		o.Min, o.Default, o.Max = orEmpty(b.Min), orEmpty(b.Default), orEmpty(b.Max)
+	}
+	for _, part := range []struct {
+		flag string
+		r    *borgpb.Resources
+	}{{"min", o.Min}, {"default", o.Default}, {"max", o.Max}} {
+		if err := eachPair(s, part.flag, func(what, n string) error { return addAmount(part.r, what, n) }); err != nil {
+			return err
+		}
+	}
+	return s.changeOf(h, &borgpb.Op{Op: &borgpb.Op_SetTaskLimits{SetTaskLimits: o}}, "a task of user %s: %s", user, boundsText(o.Min, o.Default, o.Max))
+}
+
+func orEmpty(r *borgpb.Resources) *borgpb.Resources {
+	if r == nil {
+		return &borgpb.Resources{}
+	}
+	return proto.CloneOf(r)
+}
+
+// showBounds says how the tasks of a user are bounded.
+func (s *session) showBounds(h *holder) error {
+	switch {
+	case s.out.machine():
+		return list(s.out, h.has.Bounds)
+	case len(h.has.Bounds) == 0:
+		s.say("a task of user %s: no bounds", h.user)
+	default:
+		for _, b := range h.has.Bounds {
+			s.say("a task of user %s: %s", h.user, boundsText(b.Min, b.Default, b.Max))
+		}
+		s.progress("to take them away: borgcfg quota bounds %s --delete", h.user)
+	}
+	s.stranger(h)
+	return nil
+}
+
+// boundsText says what a task may ask for: "at least 16MiB memory, at most 2 cpu".
+func boundsText(least, otherwise, most *borgpb.Resources) string {
+	var all []string
+	for _, part := range []struct {
+		words string
+		r     *borgpb.Resources
+	}{{"at least ", least}, {"by default ", otherwise}, {"at most ", most}} {
+		if text := amountsText(part.r); text != noAmount {
+			all = append(all, part.words+text)
+		}
+	}
+	if len(all) == 0 {
+		return "no bounds"
+	}
+	return strings.Join(all, ", ")
+}
+
+// holder is a user as the cell had them before a change.
+type holder struct {
+	user string
+	has  *borgrpc.ListQuotasResponse
+	// Whether the cell has anything of the user.
+	known bool
+	// Of one that it has nothing of: a user by a name like that; empty if there is none.
+	near string
+}
+
+// holder asks what the cell has of a user.
+func (s *session) holder(user string) (*holder, error) {
+	m, err := s.master()
+	if err != nil {
+		return nil, err
+	}
+	has, err := m.ListQuotas(s.ctx, user)
+	if err != nil {
+		return nil, err
+	}
+	h := &holder{user: user, has: has, known: !holdsNothing(has) || user == s.source.Name().User()}
+	if h.known {
+		return h, nil
+	}
+	users, err := m.ListUsers(s.ctx)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, u := range users {
+		h.known = h.known || u.Name == user
+		names = append(names, u.Name)
+	}
+	if h.known {
+		return h, nil
+	}
+	jobs, err := m.ListJobs(s.ctx, &borgrpc.ListJobsRequest{Dead: true})
+	if err != nil {
+		return nil, err
+	}
+	for _, j := range jobs.Jobs {
+		names = append(names, j.GetMeta().GetUser())
+	}
+	h.near = cli.Nearest(user, names)
+	return h, nil
+}
+
+// changeOf makes a mutation about a user, and says aloud if the cell has nothing else of
+// them. That is allowed: people may be given something before they come.
+func (s *session) changeOf(h *holder, op *borgpb.Op, format string, args ...any) error {
+	if err := s.change(op, format, args...); err != nil {
+		return err
+	}
+	s.stranger(h)
+	return nil
+}
+
+func (s *session) stranger(h *holder) {
+	switch {
+	case h.known:
+	case h.near != "":
+		s.progress("the cell has nothing else of user %s; did you mean %s?", h.user, h.near)
+	default:
+		s.progress("the cell has nothing else of user %s, and keeps this for whoever logs in under that name; is it right? An admin lets one in: borgcfg user add %s", h.user, h.user)
+	}
+}

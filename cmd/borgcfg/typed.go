@@ -1,0 +1,78 @@
+package main
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"borg/cli"
+)
+
+// aboutNoCell are the commands that ask no cell.
+var aboutNoCell = []string{"eval", "login", "version"}
+
+// typed makes the commands in a text for people work as they stand: they name the cell, who
+// asks and whose jobs are meant as this command line did. It is the one place where they do.
+// All that is told passes through it: progress, say, and errors, whoever wrote them.
+func (s *session) typed(text string) string {
+	all, others := s.globals(true), s.globals(false)
+	if all == "" {
+		return text
+	}
+	var b strings.Builder
+	for {
+		before, rest, found := strings.Cut(text, "borgcfg ")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		b.WriteString("borgcfg ")
+		switch {
+		case !s.isCommand(rest):
+		case forAdmins(b.String()):
+			b.WriteString(others)
+		default:
+			b.WriteString(all)
+		}
+		text = rest
+	}
+}
+
+// globals are the flags before the command that say which cell is meant and, if own, who
+// asks, each followed by a blank.
+func (s *session) globals(own bool) string {
+	var b strings.Builder
+	for _, name := range []string{"cell", "identity", "user"} {
+		if s.flag.IsSet(name) && (own || name == "cell") {
+			b.WriteString("--" + name + " " + quoted(s.flag.String(name)) + " ")
+		}
+	}
+	return b.String()
+}
+
+// isCommand reports whether a text begins with a command that asks a cell.
+func (s *session) isCommand(text string) bool {
+	name := text
+	if end := strings.IndexFunc(text, func(r rune) bool { return r != '-' && (r < 'a' || r > 'z') }); end >= 0 {
+		name = text[:end]
+	}
+	return s.flag.App != nil && s.flag.App.Command(name) != nil && !slices.Contains(aboutNoCell, name)
+}
+
+// forAdmins reports whether the line so far says that an admin types what follows: they are
+// somebody else, with a certificate of their own.
+func forAdmins(text string) bool {
+	line := text[strings.LastIndexByte(text, '\n')+1:]
+	return strings.Contains(line, "admin") || strings.Contains(line, "granted by")
+}
+
+// typedError is the error for people with commands that work as they stand.
+func (s *session) typedError(err error) error {
+	var e *cli.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	typed := *e
+	typed.What, typed.Next, typed.Err = s.typed(e.What), s.typed(e.Next), err
+	return &typed
+}

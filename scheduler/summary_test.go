@@ -1,0 +1,20 @@
+package scheduler
+
+import (
+	"strings"
+	"testing"
+
+	"borg/borgmaster/cell"
+)
+
+// TestTheSentenceNamesEveryTest: a machine that any test refuses is counted in the
+// sentence about a task that waits.
+func TestTheSentenceNamesEveryTest(t *testing.T) {
+	for fit := cell.FitOK + 1; fit < cell.NumFits; fit++ {
+		e := &explanation{}
+		e.counts[fit] = 3
+		if got, want := e.refusedBy(), "3 "+fit.String(); got != want || strings.TrimSpace(fit.String()) == "" {
+			t.Errorf("three machines refused by test %d: %q, want %q", fit, got, want)
+		}
+	}
+}
