@@ -52,7 +52,7 @@ func quotaState(s *session) error {
 func budgetText(m borgcell.Measure, n int64, user string) string {
 	switch name := borgcell.MeasureName(m); {
 	case n != 0:
-		return name + " " + measureText(m, n)
+		return name + " " + amountText(m, n)
 	case user != "":
 		return name + " as every user by default"
 	default:
