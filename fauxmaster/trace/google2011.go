@@ -25,6 +25,8 @@ type Google2011 struct {
 	beyond  bool
 	unknown int
 	lastUs  int64
+	// firstUs is when the first machine was there; negative: none was.
+	firstUs int64
 	// What could not be taken as it was.
 	bad, badRows, missing, learned int
 	// skipBad: rows that cannot be read are left out.
@@ -152,17 +154,32 @@ func hashedUser(n int) string { return "user-" + strconv.Itoa(n+1) }
 
 // LoadGoogle2011 reads a folder as Google lays it out (machine_events/part-*, and
 // so on) and returns the cell at timeUs. machine_attributes and task_constraints
-// may be missing. Bad rows are left out and noted, unless there are many.
+// may be missing. Bad rows are left out and noted, unless there are many. Without a moment
+// (Unsaid) it chooses one.
 //
 // With an untilUs above timeUs the cell has what arrives until then, too, and
 // tasks tell what became of them. A folder with tasks.csv, a row for each attempt of
 // a task, is read as well.
 func LoadGoogle2011(dir string, timeUs, untilUs int64) (*Cell, error) {
-	g := NewGoogle2011(timeUs)
+	firstUs, err := firstMachine2011(dir)
+	if err != nil {
+		return nil, err
+	}
+	at := chosen(timeUs, untilUs, firstUs, false)
+	g := NewGoogle2011(at.us)
 	g.SkipBadRows()
-	if untilUs > timeUs {
+	if untilUs > at.us {
 		g.Follow(untilUs)
 	}
+	c, err := g.load(dir)
+	if err == nil {
+		c.Moment = at.words(g.lastUs)
+	}
+	return c, err
+}
+
+// load reads a folder, in either layout.
+func (g *Google2011) load(dir string) (*Cell, error) {
 	tasks, err := table(dir, "tasks")
 	if err != nil {
 		return nil, err
@@ -245,6 +262,9 @@ func (g *Google2011) machineEvent(e *machineEvent2011) {
 	}
 	m := g.machine(e.id)
 	m.hear(e)
+	if e.what == 0 {
+		g.firstUs = earliest(g.firstUs, e.atUs)
+	}
 	// ADD, REMOVE, UPDATE.
 	switch e.what {
 	case 0:
