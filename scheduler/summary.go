@@ -39,18 +39,41 @@ func (e *explanation) summary() string {
 	return fmt.Sprintf("it waits for the next pass; %s would do", plural(fit, "machine"))
 }
 
-// refusedBy is "3 memory, 1 constraint, 1 down".
+// refusedBy is "3 cpu (2 of them memory too), 1 constraint, 1 down".
 func (e *explanation) refusedBy() string {
 	var parts []string
-	for fit := cell.FitDown; fit < cell.NumFits; fit++ {
+	for fit := cell.FitSeat; fit < cell.NumFits; fit++ {
 		if n := e.counts[fit]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, fit))
+			parts = append(parts, fmt.Sprintf("%d %s", n, fit)+e.besides(fit))
 		}
 	}
 	if n := len(e.silent); n > 0 {
 		parts = append(parts, silentWords(n))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// besides is " (2 of them memory too)": what else machines are short of that failed the test
+// of one resource first.
+func (e *explanation) besides(first cell.Fit) string {
+	var parts []string
+	req := e.want.request()
+	for _, d := range dimensions(&req.res) {
+		if d.fit == first {
+			continue
+		}
+		if n := e.numShort(first, &d); n > 0 {
+			words := d.name + " too"
+			if of := e.counts[first]; of > 1 {
+				words = fmt.Sprintf("%d of them ", n) + words
+			}
+			parts = append(parts, words)
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(parts, ", ") + ")"
 }
 
 // notEligible says why the cell does not offer a pending task to schedulers;

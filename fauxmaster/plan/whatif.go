@@ -183,6 +183,7 @@ func WhatIf(c *cell.Cell, cfg scheduler.Config, ch Change) (*Effect, error) {
 	}
 	e.After, e.Moves = stateOf(m.cell), m.moved-moved
 	e.compare(was, m.cell, lost)
+	m.explain(e)
 	e.Evictions -= e.Moves
 	e.Jobs = losers(ran, m.cell)
 	return e, nil
