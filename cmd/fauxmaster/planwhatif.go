@@ -206,8 +206,8 @@ func whatifTable(w io.Writer, e *plan.Effect, rows int) error {
 			return err
 		}
 	}
-	if len(e.Tasks) == 0 {
-		return nil
+	if err := heldTable(w, e.Held, rows); err != nil || len(e.Tasks) == 0 {
+		return err
 	}
 	fmt.Fprintln(w)
 	c = newColumns(w)
@@ -216,6 +216,53 @@ func whatifTable(w io.Writer, e *plan.Effect, rows int) error {
 		c.row(t.Task, t.Priority, t.Fate, t.From, t.To, t.Why)
 	}
 	return tail(c, w, len(e.Tasks), rows, "task")
+}
+
+// heldTable lists what stays on machines that drain.
+func heldTable(w io.Writer, held []plan.HeldBack, rows int) error {
+	if len(held) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	c := newColumns(w)
+	c.row("STAYS ON DRAINING", "TASK OR VOLUME", "BECAUSE")
+	for _, h := range cut(held, rows) {
+		what := h.Task
+		if h.Kept {
+			what = h.Volume
+		}
+		c.row(h.Machine, what, h.Why)
+	}
+	return tail(c, w, len(held), rows, "row")
+}
+
+// heldSentence counts what stays on machines that drain; empty: nothing does.
+func heldSentence(held []plan.HeldBack) string {
+	byVolume, byOther, kept := 0, 0, 0
+	for _, h := range held {
+		switch {
+		case h.Kept:
+			kept++
+		case h.Volume != "":
+			byVolume++
+		default:
+			byOther++
+		}
+	}
+	var parts []string
+	if byOther > 0 {
+		parts = append(parts, numberOf(byOther, "task")+" held back by budgets")
+	}
+	if byVolume > 0 {
+		parts = append(parts, numberOf(byVolume, "task")+" held back by volumes")
+	}
+	if kept > 0 {
+		parts = append(parts, numberOf(kept, "volume")+" kept")
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " On machines that drain: " + strings.Join(parts, ", ") + "."
 }
 
 // worstFirst sorts tasks by what becomes of them, then by priority.
@@ -232,7 +279,7 @@ func worstFirst(tasks []plan.TaskChange) []plan.TaskChange {
 
 func whatifSentence(e *plan.Effect) string {
 	if len(e.Tasks) == 0 {
-		return "Nothing happens to any task."
+		return "Nothing happens to any task." + heldSentence(e.Held)
 	}
 	var parts []string
 	for _, f := range fateOrder {
@@ -244,7 +291,7 @@ func whatifSentence(e *plan.Effect) string {
 	if e.Moves > 0 {
 		text += fmt.Sprintf(", %s of the rescheduler", numberOf(e.Moves, "move"))
 	}
-	return fmt.Sprintf("%s. %s run with less.", text, numberOf(len(e.Jobs), "job"))
+	return fmt.Sprintf("%s. %s run with less.", text, numberOf(len(e.Jobs), "job")) + heldSentence(e.Held)
 }
 
 // cut takes the first rows.

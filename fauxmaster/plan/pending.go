@@ -1,9 +1,43 @@
 package plan
 
 import (
+	"math"
+
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
 )
+
+// HeldBack is a task that may not leave a machine that drains, or a volume that is kept on it.
+type HeldBack struct {
+	Machine string `json:"machine"`
+	// Task stays, or is the one for which the volume is kept.
+	Task string `json:"task"`
+	// Volume is the one that the task works in, or the one that is kept; empty: a budget, or
+	// something else, holds the task.
+	Volume string `json:"volume,omitempty"`
+	// Kept: the volume is kept for a task that does not run there.
+	Kept bool   `json:"kept,omitempty"`
+	Why  string `json:"why"`
+}
+
+// heldBack lists what stays on machines that drain.
+func heldBack(c *cell.Cell) (all []HeldBack) {
+	for m := range c.Machines() {
+		_, forced, drains := m.Drain()
+		if !drains {
+			continue
+		}
+		holds := c.KeptVolumes(m)
+		if !forced {
+			holds = c.Blockers(m, math.MaxInt)
+		}
+		for i := range holds {
+			h := &holds[i]
+			all = append(all, HeldBack{Machine: m.Name(), Task: h.Task.String(), Volume: h.Volume, Kept: h.Volume != "" && !h.OfVolume(), Why: h.Reason})
+		}
+	}
+	return all
+}
 
 // maxExplained bounds for how many tasks a question asks the scheduler why they wait. Tasks of
 // one job that need the same are asked about once.
