@@ -31,7 +31,7 @@ func compactCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:      "compact",
 		Usage:     "onto how few machines a cell's workload fits (paper §5.1)",
-		ArgsUsage: "CHECKPOINT",
+		ArgsUsage: "CHECKPOINT|ARCHIVE",
 		Flags:     slices.Concat(trialFlags(), []ucli.Flag{pendingFlag()}, schedulerFlags(), reportFlags()),
 		Action:    compactCell,
 	}

@@ -23,7 +23,7 @@ func whatifCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:      "whatif",
 		Usage:     "what would happen to whom if machines went or came, jobs were submitted, the scheduler were another",
-		ArgsUsage: "CHECKPOINT",
+		ArgsUsage: "CHECKPOINT|ARCHIVE",
 		Flags: slices.Concat([]ucli.Flag{
 			&ucli.StringSliceFlag{Name: "remove-machines", Usage: "take away the machines with `ATTRIBUTE=VALUE`, such as rack=r1 or machine=m1*; may be repeated, as all of these"},
 			&ucli.StringSliceFlag{Name: "drain", Usage: "drain the machines with `ATTRIBUTE=VALUE`"},
@@ -198,7 +198,7 @@ func whatifTable(w io.Writer, e *plan.Effect, rows int) error {
 	if len(e.Jobs) > 0 {
 		fmt.Fprintln(w)
 		c = newColumns(w)
-		c.row("JOB THAT LOSES", "PRIORITY", "TASKS", "RUNNING NOW", "THEN")
+		c.row("JOB WITH FEWER RUNNING TASKS", "PRIORITY", "TASKS", "RUNNING NOW", "THEN")
 		for _, j := range cut(e.Jobs, rows) {
 			c.row(j.Job, j.Priority, j.Tasks, j.Before, j.After)
 		}
@@ -317,9 +317,9 @@ func failCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:      "fail",
 		Usage:     "what the loss of each failure domain would cost, the worst first",
-		ArgsUsage: "CHECKPOINT ATTRIBUTE=PATTERN...",
+		ArgsUsage: "CHECKPOINT|ARCHIVE ATTRIBUTE=PATTERN...",
 		Flags: slices.Concat([]ucli.Flag{
-			&ucli.BoolFlag{Name: "worst", Usage: "only the worst one, with the jobs that lose"},
+			&ucli.BoolFlag{Name: "worst", DisableDefaultText: true, Usage: "only the domain whose loss costs most, with the jobs that then have fewer running tasks"},
 			&ucli.IntFlag{Name: "rows", Value: 40, Usage: "show so many domains in the table; 0: all"},
 		}, liveFlags(), reportFlags()),
 		Action: failDomains,
@@ -378,8 +378,11 @@ func failDomains(ctx *ucli.Context) error {
 }
 
 func failTable(w io.Writer, all []plan.Failure, worst bool, rows int) error {
+	if worst {
+		fmt.Fprintf(w, "Of the domains asked about, the loss of %s costs most:\n\n", all[0].Domain)
+	}
 	c := newColumns(w)
-	c.row("DOMAIN", "MACHINES", "TASKS THERE", "PENDING", "OF PRODUCTION", "JOBS DOWN", "OTHERS EVICTED", "MOVED")
+	c.row("IF LOST", "MACHINES", "TASKS THERE", "THEN WAIT", "OF PRODUCTION", "JOBS WITH NO TASK", "OTHERS EVICTED", "MOVED")
 	for _, f := range cut(all, rows) {
 		c.row(f.Domain, f.Machines, f.Displaced, f.Pending, f.ProdPending, f.JobsDown, f.Evictions, f.Moves)
 	}
@@ -388,7 +391,7 @@ func failTable(w io.Writer, all []plan.Failure, worst bool, rows int) error {
 	}
 	fmt.Fprintln(w)
 	c = newColumns(w)
-	c.row("JOB THAT LOSES", "PRIORITY", "TASKS", "RUNNING NOW", "THEN")
+	c.row("JOB WITH FEWER RUNNING TASKS", "PRIORITY", "TASKS", "RUNNING NOW", "THEN")
 	for _, j := range cut(all[0].Jobs, rows) {
 		c.row(j.Job, j.Priority, j.Tasks, j.Before, j.After)
 	}

@@ -16,7 +16,7 @@ func sampleCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:      "sample",
 		Usage:     "make a checkpoint of a smaller cell of the same mix",
-		ArgsUsage: "CHECKPOINT",
+		ArgsUsage: "CHECKPOINT|ARCHIVE",
 		Flags: []ucli.Flag{
 			&ucli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "the checkpoint `FILE` to make"},
 			&ucli.IntFlag{Name: "machines", Usage: "`NUMBER` of machines"},
