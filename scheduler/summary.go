@@ -53,29 +53,6 @@ func (e *explanation) refusedBy() string {
 	return strings.Join(parts, ", ")
 }
 
-// besides is " (2 of them memory too)": what else machines are short of that failed the test
-// of one resource first.
-func (e *explanation) besides(first cell.Fit) string {
-	var parts []string
-	req := e.want.request()
-	for _, d := range dimensions(&req.res) {
-		if d.fit == first {
-			continue
-		}
-		if n := e.numShort(first, &d); n > 0 {
-			words := d.name + " too"
-			if of := e.counts[first]; of > 1 {
-				words = fmt.Sprintf("%d of them ", n) + words
-			}
-			parts = append(parts, words)
-		}
-	}
-	if len(parts) == 0 {
-		return ""
-	}
-	return " (" + strings.Join(parts, ", ") + ")"
-}
-
 // notEligible says why the cell does not offer a pending task to schedulers;
 // empty: it does.
 func (e *explanation) notEligible() string {
