@@ -17,7 +17,8 @@ type DrainVerdict struct {
 	Tasks, Allocs int
 	// Holds are why budgets do not let tasks go.
 	Holds []cell.Hold
-	// Homeless are tasks and allocs for which no place was found.
+	// Homeless are tasks and allocs for which no place was found; not those that their own
+	// volumes hold, which are in Holds.
 	Homeless []string
 }
 
@@ -132,7 +133,9 @@ func (d *drainer) judge(m *cell.Machine) DrainVerdict {
 		if h != nil && len(v.Holds) < maxNamed {
 			v.Holds = append(v.Holds, *h)
 		}
-		displaced = append(displaced, d.needyOfAlloc(a))
+		if !h.OfVolume() {
+			displaced = append(displaced, d.needyOfAlloc(a))
+		}
 	}
 	for p := range m.Copies() {
 		if p.Quarantined() && len(v.Holds) < maxNamed {
@@ -146,13 +149,17 @@ func (d *drainer) judge(m *cell.Machine) DrainVerdict {
 		if mutant.Planted(mutant.GoingForgotten) {
 			going = nil
 		}
-		if h := d.c.HoldHere(p.TaskID(), append(slices.Clone(going), p)); h != nil && len(v.Holds) < maxNamed {
+		h := d.c.HoldHere(p.TaskID(), append(slices.Clone(going), p))
+		if h != nil && len(v.Holds) < maxNamed {
 			h.Task = p.TaskID()
 			v.Holds = append(v.Holds, *h)
 		}
-		d.going = append(d.going, p)
-		if p.Stays() {
-			// It ends with its machine.
+		if h == nil {
+			// Who is held takes nothing from those who are judged after it.
+			d.going = append(d.going, p)
+		}
+		if p.Stays() || h.OfVolume() {
+			// It ends with its machine, or does not leave it.
 			continue
 		}
 		if p.Alloc() == nil {

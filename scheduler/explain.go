@@ -309,6 +309,7 @@ func (e *explanation) resourceReason(r *Reason, fit cell.Fit, req *request) {
 			r.Detail += "; who could be made to give way there holds " + d.text(n)
 		}
 		r.Detail += e.heldPorts(fit, r.Nearest)
+		r.Detail += e.alsoShort(fit, d.name, req)
 		return
 	}
 }

@@ -47,7 +47,8 @@ type Reserved func(j *cell.Job, index uint32) cell.Resources
 // asks for its own limit. No cell is changed. Several may be packed at once.
 type Packing struct {
 	Config Config
-	// Workload has the jobs and alloc sets: all that is not dead in it.
+	// Workload has the jobs and alloc sets: all that is not dead in it. Daemon jobs have a
+	// task on each machine that they match, before anything else is placed.
 	Workload *cell.Cell
 	// Machines has the machines, taken as if they were empty; nil: Workload.
 	Machines *cell.Cell
@@ -177,6 +178,8 @@ func (k Packing) pack(keep func(*cell.Machine) bool, o *packOrder) (*packing, er
 	s.sites = newSites(k.Machines, cfg.Seed)
 	s.sites.walk = slices.DeleteFunc(s.sites.walk, func(t *site) bool { return !keep(t.machine) })
 	s.sites.number()
+	daemons := k.daemons()
+	k.seatDaemons(daemons, s.sites)
 	s.grid = newGrid(s.sites, &s.cfg, true)
 	s.dearer = true
 	s.askAll(c)
@@ -200,7 +203,7 @@ func (k Packing) pack(keep func(*cell.Machine) bool, o *packOrder) (*packing, er
 		// What runs in allocs finds room once those have a place.
 		s.changes.all()
 	}
-	s.countPending(k, out)
+	s.countPending(k, daemons, out)
 	packed := &out.packed
 	packed.StrandedCPUPercent, packed.StrandedMemPercent = s.grid.stranded()
 	packed.Limits, packed.Reclaimed = s.reclaimed(c)
@@ -240,6 +243,9 @@ func (s *Scheduler) relaxes(j *cell.Job) bool { return s.soft != nil && s.soft(j
 // out.
 func (s *Scheduler) enlist(k Packing) {
 	for j := range k.Workload.Jobs() {
+		if isDaemon(j) {
+			continue
+		}
 		l := &line{uid: j.UID(), key: j.Key(), priority: j.Priority(), version: j.Version(), job: j}
 		for i, t := range j.Tasks() {
 			if t.State() != borgpb.State_STATE_DEAD && !k.Left(j, i) {
@@ -273,7 +279,7 @@ func (s *Scheduler) enter(l *line) {
 
 // countPending counts what found no place, and whether any machine of the whole
 // cell could hold it when empty.
-func (s *Scheduler) countPending(k Packing, out *packing) {
+func (s *Scheduler) countPending(k Packing, daemons []*cell.Job, out *packing) {
 	c, packed := k.Workload, &out.packed
 	var whole *grid
 	for _, l := range s.queue.list {
@@ -287,7 +293,9 @@ func (s *Scheduler) countPending(k Packing, out *packing) {
 				out.unplaced = append(out.unplaced, taskOf{l.job, index})
 			}
 			if whole == nil {
-				whole = newGrid(newSites(c, 0), &s.cfg, true)
+				all := newSites(c, 0)
+				k.seatDaemons(daemons, all)
+				whole = newGrid(all, &s.cfg, true)
 			}
 			if whole.holders(s, s.want(c, l, index)) <= pickyMachines {
 				packed.Picky++

@@ -67,7 +67,9 @@ func (k Packing) orders() *packOrder {
 		o.average[i] /= max(n, 1)
 	}
 	for j := range k.Workload.Jobs() {
-		o.tasks += int(j.NumTasks())
+		if !isDaemon(j) {
+			o.tasks += int(j.NumTasks())
+		}
 	}
 	o.most = min(max(maxPackWork/max(o.tasks, 1), 2), maxOrders)
 	if o.most > 2 {

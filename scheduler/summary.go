@@ -39,12 +39,12 @@ func (e *explanation) summary() string {
 	return fmt.Sprintf("it waits for the next pass; %s would do", plural(fit, "machine"))
 }
 
-// refusedBy is "3 memory, 1 constraint, 1 down".
+// refusedBy is "3 cpu (2 of them memory too), 1 constraint, 1 down".
 func (e *explanation) refusedBy() string {
 	var parts []string
 	for fit := cell.FitOK + 1; fit < cell.NumFits; fit++ {
 		if n := e.counts[fit]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, fit))
+			parts = append(parts, fmt.Sprintf("%d %s", n, fit)+e.besides(fit))
 		}
 	}
 	if n := len(e.silent); n > 0 {

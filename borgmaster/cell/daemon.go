@@ -83,6 +83,13 @@ func (s *Spec) matches(m *Machine) bool {
 	return failedConstraint(task.Constraints, m) == nil && Untolerated(task.Tolerations, m) == nil
 }
 
+// Matches reports whether a machine has, or would have, a task of a daemon job. It may be a
+// machine of another cell.
+func (j *Job) Matches(m *Machine) bool { return j.daemon != nil && j.latest().matches(m) }
+
+// SeatNeed is what a task of a daemon job asks for that begins now.
+func (j *Job) SeatNeed() *Need { return j.latest().Need(0) }
+
 // numMatching counts the machines of which each would have a task of a daemon job.
 func (c *Cell) numMatching(s *Spec) (n uint64) {
 	for _, m := range c.machineList {

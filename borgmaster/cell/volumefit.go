@@ -177,19 +177,23 @@ func (c *Cell) VolumeWords(j *Job, set *AllocSet, index uint32) string {
 		case m.down:
 			words += ", which is down"
 		case m.draining:
-			words += ", which is draining"
+			words += ", which is draining: borgcfg machine undrain " + m.name + " has it run there again"
 		case c.keptInQuarantine(m, of):
 			return words + ", where a copy in quarantine works in it; borgcfg release ends that"
 		case j != nil && m.promisedAway(of):
 			return words + ", where its last copy has yet to stop and leaves its place to another"
 		}
-		return words + "; give it up with borgcfg volume delete " + v.FullName()
+		return words + "; borgcfg volume delete " + v.FullName() + " deletes it, and the task can run elsewhere"
 	}
 	if site := c.VolumeSiteOf(j, set, index); len(site.Not) > 0 {
 		return fmt.Sprintf("an earlier volume of it is still being deleted on machine %s", site.Not[0].name)
 	}
 	return ""
 }
+
+// OfVolume reports whether a hold is of a task that works in a volume: it goes nowhere else as
+// long as there is the volume.
+func (h *Hold) OfVolume() bool { return h != nil && h.Volume != "" && h.UntilNs == 0 }
 
 // holdVolumes is why a copy is not taken off its machine of the cell's own accord: what
 // it works in stays there.
@@ -210,7 +214,7 @@ func (a *Alloc) HoldVolumes() *Hold {
 
 func holdOfVolume(of TaskID, name string) *Hold {
 	return &Hold{Job: of.Job, Task: of, Volume: of.String() + "/" + name,
-		Reason: "its volume is there; borgcfg machine drain --give-up-volumes gives it up"}
+		Reason: "its volume stays there; with --now or a deadline the task stops, and waits for its volume until the machine is undrained; --give-up-volumes deletes the volume"}
 }
 
 // KeptVolumes are why a machine is not to be taken away although nobody runs there any
@@ -221,7 +225,7 @@ func (c *Cell) KeptVolumes(m *Machine) (holds []Hold) {
 			continue
 		}
 		holds = append(holds, Hold{Job: v.of.Job, Task: v.of, Volume: v.FullName(), UntilNs: v.untilNs,
-			Reason: "it is kept there; borgcfg volume delete " + v.FullName() + " gives it up"})
+			Reason: "it is kept there for its task; borgcfg volume delete " + v.FullName() + " deletes it"})
 	}
 	return holds
 }

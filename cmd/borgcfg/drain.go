@@ -112,9 +112,49 @@ func drainLine(st *borgpb.MachineStatus) string {
 		line = plural(st.GetTasks(), "task") + " and " + plural(st.GetAllocs(), "alloc") + " to go"
 	}
 	if bs := st.GetDrain().GetBlockers(); len(bs) > 0 {
-		line += ", " + fmt.Sprint(len(bs)) + " held back: " + bs[0].GetReason()
+		line += ", " + heldWords(bs)
 	}
 	return line
+}
+
+// isKept reports whether what holds a drain is a volume that is kept for a task that is gone.
+// Otherwise it is a task, which may work in a volume.
+func isKept(b *borgpb.DrainBlocker) bool { return b.GetVolume() != "" && b.GetWaitNs() != 0 }
+
+// heldWords counts the tasks that are held back and the volumes that are kept apart, with the
+// first reason of each.
+func heldWords(bs []*borgpb.DrainBlocker) string {
+	var kept, held []*borgpb.DrainBlocker
+	for _, b := range bs {
+		if isKept(b) {
+			kept = append(kept, b)
+		} else {
+			held = append(held, b)
+		}
+	}
+	var parts []string
+	if len(held) > 0 {
+		parts = append(parts, plural(len(held), "task")+" held back: "+held[0].GetReason())
+	}
+	if len(kept) > 0 {
+		parts = append(parts, plural(len(kept), "volume")+" kept: "+kept[0].GetReason())
+	}
+	return strings.Join(parts, "; ")
+}
+
+// heldCount is how many tasks are held back, and how many volumes are kept.
+func heldCount(bs []*borgpb.DrainBlocker) string {
+	kept := 0
+	for _, b := range bs {
+		if isKept(b) {
+			kept++
+		}
+	}
+	text := fmt.Sprint(len(bs) - kept)
+	if kept > 0 {
+		text += " and " + plural(kept, "volume")
+	}
+	return text
 }
 
 // machineDrains lists the machines that are being emptied, and what each waits for.
@@ -154,7 +194,7 @@ func machineDrains(s *session) error {
 	t.head("MACHINE", "SINCE", "BY", "DEADLINE", "GONE", "LEFT", "HELD BACK", "REASON")
 	for _, m := range drains {
 		st, d := m.GetStatus(), m.GetStatus().GetDrain()
-		t.add(m.GetMeta().GetName(), ago(s.now(), d.GetSinceWallNs()), d.GetUser(), deadlineText(d), d.GetEvicted(), st.GetTasks(), len(d.GetBlockers()), d.GetReason())
+		t.add(m.GetMeta().GetName(), ago(s.now(), d.GetSinceWallNs()), d.GetUser(), deadlineText(d), d.GetEvicted(), st.GetTasks(), heldCount(d.GetBlockers()), d.GetReason())
 	}
 	if err := t.write(s.out, ""); err != nil {
 		return err
@@ -187,10 +227,14 @@ func (s *session) blockerTable(drains []*borgpb.Machine) error {
 				when = "-"
 			}
 			who := b.GetTask()
-			if b.GetVolume() != "" {
+			if isKept(b) {
 				who = b.GetVolume()
 			}
-			t.add(m.GetMeta().GetName(), who, b.GetJob(), when, b.GetReason())
+			budget := b.GetJob()
+			if b.GetVolume() != "" {
+				budget = "-"
+			}
+			t.add(m.GetMeta().GetName(), who, budget, when, b.GetReason())
 			n++
 		}
 	}
@@ -302,11 +346,7 @@ func (s *session) verdictTable(all []*borgrpc.DrainVerdict) error {
 		}
 		var parts []string
 		if b := v.GetBlockers(); len(b) > 0 {
-			what := "task"
-			if b[0].GetVolume() != "" {
-				what = "volume"
-			}
-			parts = append(parts, plural(len(b), what)+" held back: "+b[0].GetReason())
+			parts = append(parts, heldWords(b))
 		}
 		if h := v.GetHomeless(); len(h) > 0 {
 			parts = append(parts, "no place elsewhere for "+strings.Join(h[:min(len(h), 3)], ", "))

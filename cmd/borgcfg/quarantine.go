@@ -8,6 +8,7 @@ import (
 
 	"borg/cli"
 	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
 )
 
 // quarantineCommands take copies out of service, and let them go.
@@ -35,9 +36,31 @@ func quarantineTask(s *session) error {
 		return err
 	}
 	name := fmt.Sprintf("%s/%d", s.short(job.user, job.name), index)
-	s.say("task %s: its copy is in quarantine, and another one takes its place", name)
+	s.say("task %s: its copy is in quarantine%s", name, s.afterQuarantine(o))
 	s.say("  see it: borgcfg tasks --attempts %s; end it: borgcfg release %s", s.short(job.user, job.name), name)
 	return nil
+}
+
+// afterQuarantine says what becomes of the task of a copy in quarantine.
+func (s *session) afterQuarantine(o *borgpb.QuarantineTask) string {
+	jobs, err := s.client.GetJob(s.ctx, &borgrpc.GetJobRequest{User: o.User, Name: o.Name})
+	if err != nil {
+		return "" // The quarantine has begun; that is what counts.
+	}
+	if hasVolumes(jobs.GetJob().GetSpec(), o.Index) {
+		return " and goes on working in its volume: the task waits, and no other copy starts before it is released"
+	}
+	return ", and another one takes its place as soon as a machine has room"
+}
+
+// hasVolumes reports whether a task of a job works in volumes.
+func hasVolumes(spec *borgpb.JobSpec, index uint32) bool {
+	for _, o := range spec.GetOverrides() {
+		if o.First <= index && index <= o.Last && len(o.GetSpec().GetVolumes()) > 0 {
+			return true
+		}
+	}
+	return len(spec.GetTask().GetVolumes()) > 0
 }
 
 func releaseTask(s *session) error {

@@ -20,7 +20,7 @@ func defragCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:      "defrag",
 		Usage:     "a plan of moves after which more of what is free can be used",
-		ArgsUsage: "CHECKPOINT",
+		ArgsUsage: "CHECKPOINT|ARCHIVE",
 		Flags: slices.Concat([]ucli.Flag{
 			&ucli.IntFlag{Name: "max-moves", Value: 20, Usage: "move at most `N` tasks"},
 			&ucli.StringFlag{Name: "aim", Value: plan.AimMachines + "," + plan.AimFragments, Usage: "what to gain, `AIMS` in order with commas between them: " +

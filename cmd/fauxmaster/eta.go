@@ -22,7 +22,7 @@ func etaCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:      "eta",
 		Usage:     "when a task that waits will have a place: the queue run forward",
-		ArgsUsage: "CHECKPOINT USER/JOB/INDEX",
+		ArgsUsage: "CHECKPOINT|ARCHIVE USER/JOB/INDEX",
 		Flags: slices.Concat([]ucli.Flag{
 			&ucli.StringSliceFlag{Name: "runs", Usage: "`USER/JOB=DURATION`: tasks of this batch job run so long, as in bob/crunch=2h; may be repeated"},
 			&ucli.DurationFlag{Name: "horizon", Value: 30 * 24 * time.Hour, Usage: "look ahead for so `LONG`"},

@@ -49,7 +49,7 @@ func experimentCommand() *ucli.Command {
 	for _, name := range plan.Studies {
 		q := questions[name]
 		c.Subcommands = append(c.Subcommands, &ucli.Command{
-			Name: name, Usage: fmt.Sprintf("%s (%s)", q.Usage, q.Figure), ArgsUsage: "CHECKPOINT",
+			Name: name, Usage: fmt.Sprintf("%s (%s)", q.Usage, q.Figure), ArgsUsage: "CHECKPOINT|ARCHIVE",
 			Flags:  slices.Concat(q.flags, trialFlags(), schedulerFlags(), reportFlags()),
 			Action: func(ctx *ucli.Context) error { return experiment(ctx, name) },
 		})

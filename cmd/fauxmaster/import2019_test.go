@@ -218,3 +218,66 @@ func TestGoogle2019Mistakes(t *testing.T) {
 		t.Errorf("no argument: exit code %d, %s", code, errs)
 	}
 }
+
+// TestImportChoosesAMoment imports tables without --at: Google's at their beginning, at
+// their end when no machine is there before, and those that export wrote at their end. A
+// cell without machines or tasks is told.
+func TestImportChoosesAMoment(t *testing.T) {
+	const (
+		events      = "time,type,collection_id,instance_index,machine_id,resource_request.cpus,resource_request.memory\n"
+		collections = "time,type,collection_id,user,priority\n0,SUBMIT,1,ann,200\n"
+		machines    = "time,machine_id,type,capacity.cpus,capacity.memory\n"
+	)
+	early := map[string]string{"machine_events.csv": machines + "0,5,ADD,1,1\n", "collection_events.csv": collections,
+		"instance_events.csv": events + "0,SUBMIT,1,0,,0.1,0.1\n700000000,SCHEDULE,1,0,5,0.1,0.1\n"}
+	late := map[string]string{"machine_events.csv": machines + "650000000,5,ADD,1,1\n", "collection_events.csv": collections,
+		"instance_events.csv": events + "660000000,SUBMIT,1,0,,0.1,0.1\n700000000,SCHEDULE,1,0,5,0.1,0.1\n"}
+	ours := map[string]string{"about.json": `{"largestCpuMilli":8000,"largestMemBytes":8589934592}`}
+	for name, text := range early {
+		ours[name] = text
+	}
+	google2011 := map[string]string{"machine_events/part-0": "650000000,5,0,p,1,1\n", "task_events/part-0": "660000000,,1,0,5,1,ann,0,9,0.1,0.1,0,0\n"}
+	for _, c := range []struct {
+		kind, args string
+		files      map[string]string
+		want       []string
+	}{
+		{"google2019", "", early, []string{"moment      --at 0, the beginning", "machines    1 with", "running     0 tasks", "pending     1 task"}},
+		{"google2019", "", late, []string{"--at 700000000, the end: at 0 there is no machine, the first one comes at 650000000", "machines    1 with", "running     1 task"}},
+		{"google2019", "", ours, []string{"--at 700000000, the end\n", "running     1 task"}},
+		{"google2019", "--at 600000000", late, []string{"warning: the cell has no machines and 0 tasks (--at 600000000; the first machine comes at 650000000)", "another moment of the trace: --at MICROSECONDS"}},
+		{"google2019", "--at 650000000", late, []string{"warning: the cell has 1 machine and no tasks (--at 650000000)"}},
+		{"google2019", "--until 15m", late, []string{"--at 650000000, when the first machine comes", "machines    1 with"}},
+		{"google2011", "", google2011, []string{"the end: at 0 there is no machine, the first one comes at 650000000", "machines    1 with", "running     1 task"}},
+		{"google2011", "--at 0", google2011, []string{"warning: the cell has no machines"}},
+	} {
+		dir := t.TempDir()
+		for name, text := range c.files {
+			if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		args := append([]string{"import", c.kind, dir, "-o", filepath.Join(t.TempDir(), "out")}, strings.Fields(c.args)...)
+		code, out, errs := ask(t, args...)
+		for _, want := range c.want {
+			if code != cli.OK || !strings.Contains(out+errs, want) {
+				t.Errorf("import %s %s: exit code %d; %q is missing in\n%s%s", c.kind, c.args, code, want, out, errs)
+			}
+		}
+		if warns := strings.Contains(c.want[0], "warning"); warns != strings.Contains(errs, "warning") {
+			t.Errorf("import %s %s: %s", c.kind, c.args, errs)
+		}
+	}
+	// The others have one moment, and say it in the same words or refuse.
+	nodes := writeFile(t, "nodes.json", `{"kind":"List","apiVersion":"v1","items":[{"kind":"Node","apiVersion":"v1","metadata":{"name":"n1"},"status":{"allocatable":{"cpu":"4","memory":"8Gi"}}}]}`)
+	if code, _, errs := ask(t, "import", "kubernetes", nodes, "-o", filepath.Join(t.TempDir(), "out")); code != cli.OK || !strings.Contains(errs, "warning: the cell has 1 machine and no tasks\n") {
+		t.Errorf("no pods: exit code %d, %s", code, errs)
+	}
+	none := writeFile(t, "m.csv", "machine,cpu,mem\n")
+	if code, _, errs := ask(t, "import", "csv", none, writeFile(t, "t.csv", "job,cpu,mem,priority,machine\n"), "-o", filepath.Join(t.TempDir(), "out")); code != cli.Invalid || !strings.Contains(errs, "the table of machines has no row that can be used") {
+		t.Errorf("empty tables: exit code %d, %s", code, errs)
+	}
+}

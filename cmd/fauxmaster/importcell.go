@@ -35,14 +35,12 @@ func importCommand() *ucli.Command {
 		Subcommands: []*ucli.Command{
 			{
 				Name: "google2011", Usage: "from Google's trace of 2011, at one moment, or from there on", ArgsUsage: "DIRECTORY",
-				Flags: flags(&ucli.Int64Flag{Name: "at", Usage: "`MICROSECONDS` of the trace; 0 is its beginning"},
-					&ucli.DurationFlag{Name: "until", Usage: "also what arrives and ends up to this `TIME` of the trace, such as 8h30m: -o is the directory of an archive then, for simulate"}),
+				Flags:  flags(traceAtFlag("0, the beginning"), traceUntilFlag()),
 				Action: importGoogle2011,
 			},
 			{
 				Name: "google2019", Usage: "from tables like those of Google's trace of 2019, at one moment, or from there on", ArgsUsage: "DIRECTORY",
-				Flags: flags(&ucli.Int64Flag{Name: "at", Usage: "`MICROSECONDS` of the trace; 0 is its beginning"},
-					&ucli.DurationFlag{Name: "until", Usage: "also what arrives and ends up to this `TIME` of the trace, such as 8h30m: -o is the directory of an archive then, for simulate"}),
+				Flags:  flags(traceAtFlag("0, the beginning; of tables that export wrote, their end"), traceUntilFlag()),
 				Action: importGoogle2019,
 			},
 			{
@@ -72,12 +70,28 @@ func importCommand() *ucli.Command {
 	}
 }
 
+func traceAtFlag(unsaid string) ucli.Flag {
+	return &ucli.Int64Flag{Name: "at", DefaultText: unsaid, Usage: "`MICROSECONDS` of the trace"}
+}
+
+func traceUntilFlag() ucli.Flag {
+	return &ucli.DurationFlag{Name: "until", Usage: "also what arrives and ends up to this `TIME` of the trace, such as 8h30m: -o is the directory of an archive then, for simulate"}
+}
+
+// momentUs is the moment of --at; without the flag the trace chooses.
+func momentUs(ctx *ucli.Context) int64 {
+	if !ctx.IsSet("at") {
+		return trace.Unsaid
+	}
+	return max(ctx.Int64("at"), 0)
+}
+
 func importGoogle2011(ctx *ucli.Context) error {
 	if ctx.NArg() != 1 {
 		return cli.Errorf(cli.Usage, "want the directory that has machine_events and task_events").Hint("fauxmaster import google2011 DIRECTORY -o google.ckpt")
 	}
 	return importWith(ctx, "google2011", func() (*trace.Cell, error) {
-		return trace.LoadGoogle2011(ctx.Args().First(), ctx.Int64("at"), ctx.Duration("until").Microseconds())
+		return trace.LoadGoogle2011(ctx.Args().First(), momentUs(ctx), ctx.Duration("until").Microseconds())
 	})
 }
 
@@ -86,7 +100,7 @@ func importGoogle2019(ctx *ucli.Context) error {
 		return cli.Errorf(cli.Usage, "want the directory that has machine_events, collection_events and instance_events").Hint("fauxmaster import google2019 DIRECTORY -o google.ckpt")
 	}
 	return importWith(ctx, "google2019", func() (*trace.Cell, error) {
-		return trace.LoadGoogle2019(ctx.Args().First(), ctx.Int64("at"), ctx.Duration("until").Microseconds())
+		return trace.LoadGoogle2019(ctx.Args().First(), momentUs(ctx), ctx.Duration("until").Microseconds())
 	})
 }
 
@@ -177,7 +191,28 @@ func importWith(ctx *ucli.Context, kind string, read func() (*trace.Cell, error)
 	if err := writeCheckpoint(out, name, c); err != nil {
 		return err
 	}
-	return madeTable(ctx.App.Writer, out, made)
+	if err := madeTable(ctx.App.Writer, out, from.Moment, made); err != nil {
+		return err
+	}
+	warnEmpty(ctx.App.ErrWriter, from, made)
+	return nil
+}
+
+// warnEmpty warns of a cell of which nothing can be asked.
+func warnEmpty(w io.Writer, from *trace.Cell, made *plan.Made) {
+	what := ""
+	switch tasks := made.Running + made.Pending; {
+	case made.Machines == 0:
+		what = fmt.Sprintf("the cell has no machines and %s", numberOf(tasks, "task"))
+	case tasks == 0 && len(from.Arrivals) == 0:
+		what = fmt.Sprintf("the cell has %s and no tasks", numberOf(made.Machines, "machine"))
+	default:
+		return
+	}
+	if from.Moment != "" {
+		what += fmt.Sprintf(" (%s)\n  another moment of the trace: --at MICROSECONDS", from.Moment)
+	}
+	fmt.Fprintf(w, "warning: %s\n", what)
 }
 
 // importArchive writes the cell and what arrives at it.
@@ -190,7 +225,7 @@ func importArchive(ctx *ucli.Context, dir, name string, c *cell.Cell, from *trac
 	if err != nil {
 		return cli.Errorf(cli.Failed, "%w", err)
 	}
-	if err := madeTable(ctx.App.Writer, dir, made); err != nil {
+	if err := madeTable(ctx.App.Writer, dir, from.Moment, made); err != nil {
 		return err
 	}
 	t := newColumns(ctx.App.Writer)
@@ -201,6 +236,7 @@ func importArchive(ctx *ucli.Context, dir, name string, c *cell.Cell, from *trac
 	if err := t.end(); err != nil {
 		return err
 	}
+	warnEmpty(ctx.App.ErrWriter, from, made)
 	fmt.Fprintf(ctx.App.ErrWriter, "next: fauxmaster simulate %s\n", dir)
 	return nil
 }
@@ -225,9 +261,12 @@ func writeCheckpoint(path, name string, c *cell.Cell) error {
 	return nil
 }
 
-func madeTable(w io.Writer, path string, m *plan.Made) error {
+func madeTable(w io.Writer, path, moment string, m *plan.Made) error {
 	c := newColumns(w)
 	c.row("checkpoint", path)
+	if moment != "" {
+		c.row("moment", moment)
+	}
 	c.row("machines", fmt.Sprintf("%s with %s", thousands(m.Machines), resourcesWords(m.Capacity)))
 	c.row("jobs", thousands(m.Jobs))
 	c.row("running", fmt.Sprintf("%s; asked for are %s%s", numberOf(m.Running, "task"), resourcesWords(m.Asked), shareWords(m.Asked, m.Capacity)))

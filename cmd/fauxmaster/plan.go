@@ -21,16 +21,16 @@ import (
 	"borg/scheduler/flags"
 )
 
-// openCell opens a checkpoint to ask it something.
+// openCell opens a checkpoint, or an archive at its end, to ask it something.
 func openCell(ctx *ucli.Context, usage string) (*fauxmaster.Picture, error) {
 	if ctx.NArg() != 1 {
-		return nil, cli.Errorf(cli.Usage, "want one checkpoint file").Hint("fauxmaster %s", usage)
+		return nil, cli.Errorf(cli.Usage, "want one checkpoint file or archive").Hint("fauxmaster %s", usage)
 	}
 	return openPath(ctx.Args().First())
 }
 
 func openPath(path string) (*fauxmaster.Picture, error) {
-	p, err := fauxmaster.Open(path)
+	p, err := fauxmaster.OpenAt(path, fauxmaster.Moment{})
 	if err != nil {
 		return nil, pastError(path, err)
 	}

@@ -79,14 +79,14 @@ func TestPlan(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{[]string{"fit", ckpt, "--job", job, "--no-preemption", "--count-per", "rack"}, []string{"5 more tasks of ann/more fit, nobody giving way.", "RACK", "r2    2", "TIMES"}},
+		{[]string{"fit", ckpt, "--job", job, "--no-preemption", "--count-per", "rack"}, []string{"5 more tasks of ann/more fit without evictions.", "RACK", "r2    2", "CPU OF EACH"}},
 		// Production takes four cores of each from batch: 6*4.
-		{[]string{"fit", ckpt, "--job", job}, []string{"24 more tasks of ann/more fit.", "would give way"}},
-		{[]string{"fit", ckpt, "--job", "bob/crunch", "--no-preemption"}, []string{"more tasks of bob/crunch fit, nobody giving way."}},
-		{[]string{"whatif", ckpt, "--remove-machines", "rack=r3"}, []string{"tasks that wait  0               11", "JOB THAT LOSES", "bob/crunch", "machine m5 was removed"}},
+		{[]string{"fit", ckpt, "--job", job}, []string{"24 more tasks of ann/more fit.", "For them the cell evicts"}},
+		{[]string{"fit", ckpt, "--job", "bob/crunch", "--no-preemption"}, []string{"more tasks of bob/crunch fit without evictions."}},
+		{[]string{"whatif", ckpt, "--remove-machines", "rack=r3"}, []string{"tasks that wait  0               11", "JOB WITH FEWER RUNNING TASKS", "bob/crunch", "machine m5 was removed"}},
 		{[]string{"whatif", ckpt, "--add-machines", "2=m1", "--submit", job}, []string{"2 new, placed", "0 jobs run with less"}},
 		{[]string{"whatif", ckpt, "--add-machines", "1=cpu=4,mem=8GiB,rack=r9", "--set-attribute", "rack=r1:gen=8"}, []string{"Nothing happens to any task."}},
-		{[]string{"fail", ckpt, "rack=*", "--worst"}, []string{"DOMAIN", "rack=r", "JOB THAT LOSES"}},
+		{[]string{"fail", ckpt, "rack=*", "--worst"}, []string{"Of the domains asked about, the loss of rack=r", "IF LOST", "JOB WITH FEWER RUNNING TASKS"}},
 		{[]string{"compact", ckpt, "--trials", "3", "--threads", "2"}, []string{"machines needed  6, 100.0 % of the cell", "32 tasks", "6 6 6"}},
 		{[]string{"ab", ckpt, "--a", "hybrid", "--b", "worst-fit,rack=512", "--trials", "1"}, []string{"HYBRID", "WORST-FIT,RACK=512", "machines needed"}},
 	} {

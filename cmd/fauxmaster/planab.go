@@ -23,7 +23,7 @@ func abCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:      "ab",
 		Usage:     "two policies of the scheduler on one cell",
-		ArgsUsage: "CHECKPOINT",
+		ArgsUsage: "CHECKPOINT|ARCHIVE",
 		Flags: slices.Concat([]ucli.Flag{
 			&ucli.StringFlag{Name: "a", Value: "hybrid", Usage: "one `POLICY`: " + words},
 			&ucli.StringFlag{Name: "b", Value: "best-fit", Usage: "the other `POLICY`"},

@@ -31,7 +31,7 @@ func compactCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:      "compact",
 		Usage:     "onto how few machines a cell's workload fits (paper §5.1)",
-		ArgsUsage: "CHECKPOINT",
+		ArgsUsage: "CHECKPOINT|ARCHIVE",
 		Flags:     slices.Concat(trialFlags(), []ucli.Flag{pendingFlag()}, schedulerFlags(), reportFlags()),
 		Action:    compactCell,
 	}
@@ -58,6 +58,7 @@ type compactReport struct {
 	Tasks    int      `json:"tasks"`
 	Dropped  int      `json:"tasksTiedToOneMachine"`
 	Softened []string `json:"jobsWithSoftenedConstraints,omitempty"`
+	Daemons  []string `json:"daemonJobs,omitempty"`
 	Policy   string   `json:"policy"`
 	plan.Compacted
 	// Percent of the cell's machines that are up.
@@ -112,7 +113,7 @@ func compact(ctx context.Context, c *cell.Cell, search scheduler.Config, of plan
 		return nil, err
 	}
 	r := &compactReport{
-		Original: k.Original, Away: k.Away, Clones: k.Clones, Tasks: k.Tasks, Dropped: k.Dropped, Softened: k.Softened,
+		Original: k.Original, Away: k.Away, Clones: k.Clones, Tasks: k.Tasks, Dropped: k.Dropped, Softened: k.Softened, Daemons: k.Daemons,
 		Policy: search.Policy.String(), Compacted: plan.Sum(results[0]), Seconds: time.Since(began).Seconds(),
 	}
 	r.Percent = 100 * float64(r.Machines) / float64(max(k.Original-k.Away, 1))
@@ -201,6 +202,9 @@ func compactTable(w io.Writer, r *compactReport) error {
 	}
 	if len(r.Softened) > 0 {
 		c.row("softened", fmt.Sprintf("%s with more tasks than half of the machines: %s", numberOf(len(r.Softened), "job"), strings.Join(cut(r.Softened, 5), ", ")))
+	}
+	if len(r.Daemons) > 0 {
+		c.row("daemons", fmt.Sprintf("%s with a task on each machine that it matches, of which nothing is packed: %s", numberOf(len(r.Daemons), "job"), strings.Join(cut(r.Daemons, 5), ", ")))
 	}
 	c.row("stranded then", fmt.Sprintf("%d %% of the CPU, %d %% of the memory", r.StrandedCPUPercent, r.StrandedMemPercent))
 	if r.ReclaimedCPUPercent+r.ReclaimedMemPercent > 0 {

@@ -23,12 +23,12 @@ func fitCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:      "fit",
 		Usage:     "how many more of a job fit into a cell",
-		ArgsUsage: "CHECKPOINT",
+		ArgsUsage: "CHECKPOINT|ARCHIVE",
 		Flags: slices.Concat(
 			jobFlags("job `FILE`, or USER/NAME of a job in the cell; several are fitted in together, as sets"),
 			[]ucli.Flag{
 				&ucli.StringFlag{Name: "only", Usage: "of the file, the job `USER/NAME` alone"},
-				&ucli.BoolFlag{Name: "no-preemption", Usage: "nobody gives way"},
+				&ucli.BoolFlag{Name: "no-preemption", Usage: "count only what fits without evictions"},
 				&ucli.StringFlag{Name: "count-per", Usage: "count the places by the machines' `ATTRIBUTE`, such as rack, or by machine"},
 				&ucli.StringFlag{Name: "largest", Value: "1,10,100,1000", Usage: "the largest task of that shape that fits so many `TIMES`; empty: do not ask"},
 			}, liveFlags(), reportFlags()),
@@ -121,17 +121,21 @@ func fitQuestion(ctx *ucli.Context, files []string, named int) (q plan.FitQuesti
 
 func fitTable(w io.Writer, q plan.FitQuestion, a *plan.FitAnswer) error {
 	fmt.Fprintln(w, fitSentence(q, a))
-	if !q.NoPreemption {
-		fmt.Fprintf(w, "For them %s would give way, of which %s would find no other place.\n", numberOf(a.Evicted, "task"), thousands(a.Displaced))
+	switch {
+	case q.NoPreemption:
+	case a.Evicted == 0:
+		fmt.Fprintln(w, "No task that runs now is evicted for them.")
+	default:
+		fmt.Fprintf(w, "For them the cell evicts %s of lower priority; %s of these then wait, as there is no other place for them.\n", numberOf(a.Evicted, "task"), thousands(a.Displaced))
 	}
 	if a.Moved > 0 {
-		fmt.Fprintf(w, "The rescheduler would make %s for them.\n", numberOf(a.Moved, "move"))
+		fmt.Fprintf(w, "The rescheduler makes room for them with %s of running tasks.\n", numberOf(a.Moved, "move"))
 	}
 	if words := restedWords(a.Rested); words != "" {
 		fmt.Fprintln(w, words)
 	}
 	if a.Why != "" {
-		fmt.Fprintf(w, "The next one: %s\n", cli.Visible(a.Why))
+		fmt.Fprintf(w, "One more does not fit: %s.\n", cli.Visible(strings.TrimPrefix(a.Why, "it waits: ")))
 	}
 	if len(a.Per) > 0 {
 		fmt.Fprintln(w)
@@ -147,9 +151,9 @@ func fitTable(w io.Writer, q plan.FitQuestion, a *plan.FitAnswer) error {
 	if len(a.Largest) == 0 {
 		return nil
 	}
-	fmt.Fprintf(w, "\nThe largest task of that shape that fits into what is free, nobody giving way:\n")
+	fmt.Fprintf(w, "\nThe largest task with the same ratio of CPU to memory of which so many fit into free room, without evictions:\n")
 	c := newColumns(w)
-	c.row("TIMES", "CPU", "MEMORY", "OF WHAT WAS ASKED")
+	c.row("TASKS", "CPU OF EACH", "MEMORY OF EACH", "SIZE, OF THE ONE ASKED ABOUT")
 	for _, l := range a.Largest {
 		c.row(l.Copies, cpuWords(l.CPUMilli), bytesWords(l.MemBytes), fmt.Sprintf("%.1f %%", float64(l.Permille)/10))
 	}
@@ -165,14 +169,18 @@ func fitSentence(q plan.FitQuestion, a *plan.FitAnswer) string {
 	if a.AtLeast {
 		count = "at least " + count
 	}
-	what := "tasks of " + names[0]
+	one, many, of := "task", "tasks", names[0]
 	if a.Unit == "sets" {
-		what = "sets of " + strings.Join(names, " and ")
+		one, many, of = "set", "sets", strings.Join(names, " and ")
+	}
+	text := fmt.Sprintf("%s more %s of %s fit", count, many, of)
+	if a.Count == 1 {
+		text = fmt.Sprintf("%s more %s of %s fits", count, one, of)
 	}
 	if q.NoPreemption {
-		return fmt.Sprintf("%s more %s fit, nobody giving way.", count, what)
+		text += " without evictions"
 	}
-	return fmt.Sprintf("%s more %s fit.", count, what)
+	return text + "."
 }
 
 // restedWords says what the cell does by itself before anything is asked of it; empty:

@@ -23,7 +23,7 @@ func whatifCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:      "whatif",
 		Usage:     "what would happen to whom if machines went or came, jobs were submitted, the scheduler were another",
-		ArgsUsage: "CHECKPOINT",
+		ArgsUsage: "CHECKPOINT|ARCHIVE",
 		Flags: slices.Concat([]ucli.Flag{
 			&ucli.StringSliceFlag{Name: "remove-machines", Usage: "take away the machines with `ATTRIBUTE=VALUE`, such as rack=r1 or machine=m1*; may be repeated, as all of these"},
 			&ucli.StringSliceFlag{Name: "drain", Usage: "drain the machines with `ATTRIBUTE=VALUE`"},
@@ -198,7 +198,7 @@ func whatifTable(w io.Writer, e *plan.Effect, rows int) error {
 	if len(e.Jobs) > 0 {
 		fmt.Fprintln(w)
 		c = newColumns(w)
-		c.row("JOB THAT LOSES", "PRIORITY", "TASKS", "RUNNING NOW", "THEN")
+		c.row("JOB WITH FEWER RUNNING TASKS", "PRIORITY", "TASKS", "RUNNING NOW", "THEN")
 		for _, j := range cut(e.Jobs, rows) {
 			c.row(j.Job, j.Priority, j.Tasks, j.Before, j.After)
 		}
@@ -206,8 +206,8 @@ func whatifTable(w io.Writer, e *plan.Effect, rows int) error {
 			return err
 		}
 	}
-	if len(e.Tasks) == 0 {
-		return nil
+	if err := heldTable(w, e.Held, rows); err != nil || len(e.Tasks) == 0 {
+		return err
 	}
 	fmt.Fprintln(w)
 	c = newColumns(w)
@@ -216,6 +216,53 @@ func whatifTable(w io.Writer, e *plan.Effect, rows int) error {
 		c.row(t.Task, t.Priority, t.Fate, t.From, t.To, t.Why)
 	}
 	return tail(c, w, len(e.Tasks), rows, "task")
+}
+
+// heldTable lists what stays on machines that drain.
+func heldTable(w io.Writer, held []plan.HeldBack, rows int) error {
+	if len(held) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	c := newColumns(w)
+	c.row("STAYS ON DRAINING", "TASK OR VOLUME", "BECAUSE")
+	for _, h := range cut(held, rows) {
+		what := h.Task
+		if h.Kept {
+			what = h.Volume
+		}
+		c.row(h.Machine, what, h.Why)
+	}
+	return tail(c, w, len(held), rows, "row")
+}
+
+// heldSentence counts what stays on machines that drain; empty: nothing does.
+func heldSentence(held []plan.HeldBack) string {
+	byVolume, byOther, kept := 0, 0, 0
+	for _, h := range held {
+		switch {
+		case h.Kept:
+			kept++
+		case h.Volume != "":
+			byVolume++
+		default:
+			byOther++
+		}
+	}
+	var parts []string
+	if byOther > 0 {
+		parts = append(parts, numberOf(byOther, "task")+" held back by budgets")
+	}
+	if byVolume > 0 {
+		parts = append(parts, numberOf(byVolume, "task")+" held back by volumes")
+	}
+	if kept > 0 {
+		parts = append(parts, numberOf(kept, "volume")+" kept")
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " On machines that drain: " + strings.Join(parts, ", ") + "."
 }
 
 // worstFirst sorts tasks by what becomes of them, then by priority.
@@ -232,7 +279,7 @@ func worstFirst(tasks []plan.TaskChange) []plan.TaskChange {
 
 func whatifSentence(e *plan.Effect) string {
 	if len(e.Tasks) == 0 {
-		return "Nothing happens to any task."
+		return "Nothing happens to any task." + heldSentence(e.Held)
 	}
 	var parts []string
 	for _, f := range fateOrder {
@@ -244,7 +291,7 @@ func whatifSentence(e *plan.Effect) string {
 	if e.Moves > 0 {
 		text += fmt.Sprintf(", %s of the rescheduler", numberOf(e.Moves, "move"))
 	}
-	return fmt.Sprintf("%s. %s run with less.", text, numberOf(len(e.Jobs), "job"))
+	return fmt.Sprintf("%s. %s run with less.", text, numberOf(len(e.Jobs), "job")) + heldSentence(e.Held)
 }
 
 // cut takes the first rows.
@@ -270,9 +317,9 @@ func failCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:      "fail",
 		Usage:     "what the loss of each failure domain would cost, the worst first",
-		ArgsUsage: "CHECKPOINT ATTRIBUTE=PATTERN...",
+		ArgsUsage: "CHECKPOINT|ARCHIVE ATTRIBUTE=PATTERN...",
 		Flags: slices.Concat([]ucli.Flag{
-			&ucli.BoolFlag{Name: "worst", Usage: "only the worst one, with the jobs that lose"},
+			&ucli.BoolFlag{Name: "worst", DisableDefaultText: true, Usage: "only the domain whose loss costs most, with the jobs that then have fewer running tasks"},
 			&ucli.IntFlag{Name: "rows", Value: 40, Usage: "show so many domains in the table; 0: all"},
 		}, liveFlags(), reportFlags()),
 		Action: failDomains,
@@ -331,8 +378,11 @@ func failDomains(ctx *ucli.Context) error {
 }
 
 func failTable(w io.Writer, all []plan.Failure, worst bool, rows int) error {
+	if worst {
+		fmt.Fprintf(w, "Of the domains asked about, the loss of %s costs most:\n\n", all[0].Domain)
+	}
 	c := newColumns(w)
-	c.row("DOMAIN", "MACHINES", "TASKS THERE", "PENDING", "OF PRODUCTION", "JOBS DOWN", "OTHERS EVICTED", "MOVED")
+	c.row("IF LOST", "MACHINES", "TASKS THERE", "THEN WAIT", "OF PRODUCTION", "JOBS WITH NO TASK", "OTHERS EVICTED", "MOVED")
 	for _, f := range cut(all, rows) {
 		c.row(f.Domain, f.Machines, f.Displaced, f.Pending, f.ProdPending, f.JobsDown, f.Evictions, f.Moves)
 	}
@@ -341,7 +391,7 @@ func failTable(w io.Writer, all []plan.Failure, worst bool, rows int) error {
 	}
 	fmt.Fprintln(w)
 	c = newColumns(w)
-	c.row("JOB THAT LOSES", "PRIORITY", "TASKS", "RUNNING NOW", "THEN")
+	c.row("JOB WITH FEWER RUNNING TASKS", "PRIORITY", "TASKS", "RUNNING NOW", "THEN")
 	for _, j := range cut(all[0].Jobs, rows) {
 		c.row(j.Job, j.Priority, j.Tasks, j.Before, j.After)
 	}

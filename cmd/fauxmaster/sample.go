@@ -16,7 +16,7 @@ func sampleCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:      "sample",
 		Usage:     "make a checkpoint of a smaller cell of the same mix",
-		ArgsUsage: "CHECKPOINT",
+		ArgsUsage: "CHECKPOINT|ARCHIVE",
 		Flags: []ucli.Flag{
 			&ucli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "the checkpoint `FILE` to make"},
 			&ucli.IntFlag{Name: "machines", Usage: "`NUMBER` of machines"},
@@ -56,7 +56,7 @@ func sampleCell(ctx *ucli.Context) error {
 }
 
 func sampleTable(w io.Writer, out string, s *plan.Sampled) error {
-	if err := madeTable(w, out, s.Made); err != nil {
+	if err := madeTable(w, out, "", s.Made); err != nil {
 		return err
 	}
 	fmt.Fprintf(w, "%.1f %% of the tasks that run, %.1f %% of those that wait, %s of %s jobs\n\n", s.RunningPercent, s.PendingPercent, thousands(s.Jobs), thousands(s.OfJobs))

@@ -21,10 +21,11 @@ import (
 func showCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:      "show",
-		Usage:     "check a checkpoint and say what is in the cell",
-		ArgsUsage: "CHECKPOINT",
+		Usage:     "check a checkpoint, or an archive at a moment, and say what is in the cell",
+		ArgsUsage: "CHECKPOINT|ARCHIVE",
 		Flags: []ucli.Flag{
 			&ucli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "table", Usage: "`FORMAT`: table or json"},
+			atFlag("of an archive (default: its end)"),
 		},
 		Action: showCheckpoint,
 	}
@@ -32,7 +33,7 @@ func showCommand() *ucli.Command {
 
 func showCheckpoint(ctx *ucli.Context) error {
 	if ctx.NArg() != 1 {
-		return cli.Errorf(cli.Usage, "want one checkpoint file").Hint("fauxmaster show CHECKPOINT")
+		return cli.Errorf(cli.Usage, "want one checkpoint file or archive").Hint("fauxmaster show CHECKPOINT|ARCHIVE")
 	}
 	var show func(io.Writer, *fauxmaster.Picture) error
 	switch format := ctx.String("output"); format {
@@ -43,8 +44,12 @@ func showCheckpoint(ctx *ucli.Context) error {
 	default:
 		return cli.Errorf(cli.Usage, "there is no output format %q", format).Hint("use -o table or -o json")
 	}
+	at, err := momentOf(ctx)
+	if err != nil {
+		return err
+	}
 	path := ctx.Args().First()
-	p, err := fauxmaster.Open(path)
+	p, err := fauxmaster.OpenAt(path, at)
 	if err != nil {
 		return pastError(path, err)
 	}

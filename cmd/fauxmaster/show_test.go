@@ -174,3 +174,21 @@ func TestShowRefuses(t *testing.T) {
 		t.Errorf("a missing file: exit code %d, want %d", code, cli.NotFound)
 	}
 }
+
+// TestShowArchive shows an archive at its end and at a moment, and asks it a question as if it
+// were a checkpoint.
+func TestShowArchive(t *testing.T) {
+	dir := story(t)
+	if out := mustRun(t, "show", dir); !strings.Contains(out, "alice/giant") || !strings.Contains(out, "every byte") {
+		t.Errorf("at its end:\n%s", out)
+	}
+	if out := mustRun(t, "show", dir, "--at", "3"); strings.Contains(out, "alice/giant") || !strings.Contains(out, "index 3,") {
+		t.Errorf("at index 3:\n%s", out)
+	}
+	if out := mustRun(t, "fit", dir, "--job", "alice/giant"); !strings.Contains(out, "0 more tasks of alice/giant fit.") || !strings.Contains(out, "One more does not fit: 0 of 2 machines fit: 2 cpu") {
+		t.Errorf("fit:\n%s", out)
+	}
+	if code, _, errs := ask(t, "show"); code != cli.Usage || !strings.Contains(errs, "fauxmaster show CHECKPOINT|ARCHIVE") {
+		t.Errorf("no argument: exit code %d, %s", code, errs)
+	}
+}

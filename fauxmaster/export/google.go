@@ -272,6 +272,22 @@ type event struct {
 	from, to   borgpb.State
 }
 
+// instanceType is the type of an instance's event. The schema has no word for some events
+// that change the state of an instance, such as the return of a task with its machine: they
+// are of the type of the same change.
+func (ev *event) instanceType() (kind int32, told bool) {
+	if kind, told = eventTypes[ev.kind]; told {
+		return kind, true
+	}
+	switch pending, running := borgpb.State_STATE_PENDING, borgpb.State_STATE_RUNNING; {
+	case ev.from == pending && ev.to == running:
+		return evSchedule, true
+	case ev.from == running && ev.to == pending:
+		return evEvict, true
+	}
+	return 0, false
+}
+
 // Add writes what came of one entry, in the cell as it is after it.
 func (e *Events) Add(c *cell.Cell, events []cell.Event) error {
 	for i := range events {
@@ -292,7 +308,7 @@ func (e *Events) add(c source, ev *event) error {
 		return e.addCollection(c, us, ev)
 	case borgpb.ObjectKind_OBJECT_KIND_TASK, borgpb.ObjectKind_OBJECT_KIND_ALLOC:
 		k, ok := c.collection(ev.uid)
-		kind, told := eventTypes[ev.kind]
+		kind, told := ev.instanceType()
 		if !ok || !told {
 			return nil
 		}

@@ -18,7 +18,8 @@ import (
 // onto the cell, the cell is cloned. Then, in each of eleven trials, machines are
 // taken away in a random order, the workload is packed from nothing at every
 // probe, and 0.2 % of the tasks may stay pending if they are picky. The answer is
-// the 90th percentile of the trials.
+// the 90th percentile of the trials. Daemons go with the machines: each machine that is left
+// has them before anything else is packed onto it.
 type Compaction struct {
 	// Original is how many machines the cell has; those that are down are Away
 	// and count for nothing.
@@ -28,6 +29,9 @@ type Compaction struct {
 	Tasks, Dropped int
 	// Softened jobs have more tasks than half of the machines.
 	Softened []string
+	// Daemons are the daemon jobs: one task of each takes its room on every machine that it
+	// matches, and is not among Tasks.
+	Daemons []string
 	// Clones is how many times the machines are there.
 	Clones int
 	// Whole is what became of the workload on all of these.
@@ -81,7 +85,10 @@ func NewCompaction(c *cell.Cell, cfg scheduler.Config, of Of) (*Compaction, erro
 	tied := newTies(c)
 	dropped := make(map[taskKey]bool)
 	for j := range c.Jobs() {
-		if of.Jobs != nil && !of.Jobs(j) {
+		if isDaemonJob(j) && j.State() != borgpb.State_STATE_DEAD {
+			k.Daemons = append(k.Daemons, j.Key().String())
+		}
+		if isDaemonJob(j) || of.Jobs != nil && !of.Jobs(j) {
 			continue
 		}
 		pending, running, _ := j.Counts()
@@ -111,6 +118,9 @@ func NewCompaction(c *cell.Cell, cfg scheduler.Config, of Of) (*Compaction, erro
 	}
 	return k, k.clone(of.clones)
 }
+
+// isDaemonJob reports whether the tasks of a job go with the machines.
+func isDaemonJob(j *cell.Job) bool { return j.Kind() == borgpb.JobKind_JOB_KIND_DAEMON }
 
 // binds tells whether a job has hard constraints of any kind.
 func binds(j *cell.Job) bool {

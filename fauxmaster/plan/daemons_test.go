@@ -142,3 +142,53 @@ func TestDefragGoesOn(t *testing.T) {
 		t.Fatalf("%d moves, %d machines freed, %d not tried, %v; want more than 256 freed", len(d.Moves), len(d.Freed), d.Untried, err)
 	}
 }
+
+// TestCompactionTakesDaemonsWithMachines compacts a cell with daemons, by hand: of ten cores a
+// daemon takes two of each machine, so that 40 cores of others need five machines instead of
+// four. Studies split what is packed, and every cell of theirs has the daemons.
+func TestCompactionTakesDaemonsWithMachines(t *testing.T) {
+	daemon := func(cpuMilli int64, constraints ...*borgpb.Constraint) *borgpb.JobSpec {
+		s := job(0, 300, cpuMilli, 1<<30)
+		s.Kind, s.Task.Constraints = borgpb.JobKind_JOB_KIND_DAEMON, constraints
+		return s
+	}
+	l := tenMachines(t)
+	l.must(asUser("root", "agent", daemon(2000)))
+	// One that matches no machine takes nothing.
+	l.must(asUser("root", "gpu-agent", daemon(5000, &borgpb.Constraint{Key: "gpu", Relation: borgpb.Relation_RELATION_PRESENT})))
+	l.must(submit("web", job(20, 200, 1000, 1<<30)), asUser("bob", "batch", job(20, 110, 1000, 1<<30)))
+	l.settle()
+	k, err := plan.NewCompaction(l.cell, search, plan.Of{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k.Tasks != 40 || len(k.Daemons) != 2 || len(k.Softened) > 0 || k.Dropped > 0 || k.Clones != 1 {
+		t.Errorf("%+v; want 40 tasks and two daemon jobs", k)
+	}
+	for _, c := range []struct {
+		study string
+		setup plan.Setup
+		want  []int
+	}{
+		// 20 of 8 cores a machine, twice.
+		{"segregate", plan.Setup{}, []int{6}},
+		{"subdivide", plan.Setup{Cells: []int{2}}, []int{6}},
+		{"split-by-user", plan.Setup{UserMemBytes: 20 << 30}, []int{6}},
+		{"no-reclamation", plan.Setup{}, []int{5}},
+		// 2 cores are a power of two times 0.5; so is 1.
+		{"bucket", plan.Setup{}, []int{5, 5}},
+	} {
+		base, all := overheads(t, l.cell, c.study, c.setup)
+		if base.Machines != 5 || base.Most != 5 {
+			t.Errorf("%s: as it is the cell needs %d machines, want 5", c.study, base.Machines)
+		}
+		for i, o := range all {
+			if o.Machines != c.want[i] {
+				t.Errorf("%s, %s: %d machines, want %d", c.study, o.Variant, o.Machines, c.want[i])
+			}
+		}
+	}
+	if s, err := plan.Compare(l.cell, search); err != nil || s.Pending != 0 {
+		t.Errorf("packed from nothing: %+v, %v; want nothing pending", s, err)
+	}
+}

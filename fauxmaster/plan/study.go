@@ -163,6 +163,9 @@ func (st *Study) segregate() error {
 func (st *Study) splitByUser(memBytes int64) error {
 	asks := make(map[string]int64)
 	for j := range st.cell.Jobs() {
+		if isDaemonJob(j) {
+			continue
+		}
 		for i, t := range j.Tasks() {
 			if t.State() != borgpb.State_STATE_DEAD {
 				asks[j.Key().User] += j.Need(i).Resources.MemBytes
@@ -209,7 +212,7 @@ func (st *Study) subdivide(cells []int, seed uint64) error {
 		deal(s.Key(), s.State() != borgpb.State_STATE_DEAD)
 	}
 	for j := range st.cell.Jobs() {
-		if _, in := j.AllocSet(); !in {
+		if _, in := j.AllocSet(); !in && !isDaemonJob(j) {
 			deal(j.Key(), j.State() != borgpb.State_STATE_DEAD)
 		}
 	}

@@ -89,6 +89,8 @@ type Effect struct {
 	Moves     int `json:"moves"`
 	// Jobs that have fewer running tasks than without the change.
 	Jobs []JobChange `json:"jobsThatLose"`
+	// Held are the tasks that stay on machines that drain, and the volumes that are kept there.
+	Held []HeldBack `json:"heldBack,omitempty"`
 }
 
 // place is where a task is.
@@ -183,6 +185,8 @@ func WhatIf(c *cell.Cell, cfg scheduler.Config, ch Change) (*Effect, error) {
 	}
 	e.After, e.Moves = stateOf(m.cell), m.moved-moved
 	e.compare(was, m.cell, lost)
+	m.explain(e)
+	e.Held = heldBack(m.cell)
 	e.Evictions -= e.Moves
 	e.Jobs = losers(ran, m.cell)
 	return e, nil

@@ -29,6 +29,8 @@ type Cell struct {
 	// LastNs is when the recording of them ended, since the moment of the cell; zero:
 	// there is none.
 	LastNs int64
+	// Moment says which moment of the trace it is; empty: the trace has one moment.
+	Moment string
 	// demands are the attributes that stand for what constraints cannot say, by words;
 	// empty: all machines meet it.
 	demands map[string]string

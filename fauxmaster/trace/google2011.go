@@ -1,7 +1,6 @@
 package trace
 
 import (
-	"fmt"
 	"io"
 	"maps"
 	"math"
@@ -25,6 +24,8 @@ type Google2011 struct {
 	beyond  bool
 	unknown int
 	lastUs  int64
+	// firstUs is when the first machine was there; negative: none was.
+	firstUs int64
 	// What could not be taken as it was.
 	bad, badRows, missing, learned int
 	// skipBad: rows that cannot be read are left out.
@@ -150,55 +151,6 @@ func NewGoogle2011(timeUs int64) *Google2011 {
 // hashedUser is the name of a user after n others of whom there is only a hash.
 func hashedUser(n int) string { return "user-" + strconv.Itoa(n+1) }
 
-// LoadGoogle2011 reads a folder as Google lays it out (machine_events/part-*, and
-// so on) and returns the cell at timeUs. machine_attributes and task_constraints
-// may be missing. Bad rows are left out and noted, unless there are many.
-//
-// With an untilUs above timeUs the cell has what arrives until then, too, and
-// tasks tell what became of them. A folder with tasks.csv, a row for each attempt of
-// a task, is read as well.
-func LoadGoogle2011(dir string, timeUs, untilUs int64) (*Cell, error) {
-	g := NewGoogle2011(timeUs)
-	g.SkipBadRows()
-	if untilUs > timeUs {
-		g.Follow(untilUs)
-	}
-	tasks, err := table(dir, "tasks")
-	if err != nil {
-		return nil, err
-	}
-	if tasks != "" {
-		return g.loadAttempts(dir, tasks)
-	}
-	for _, table := range []struct {
-		name string
-		must bool
-		read func(string, io.Reader) error
-	}{
-		{"machine_events", true, g.ReadMachineEvents},
-		{"machine_attributes", false, g.ReadMachineAttributes},
-		{"task_constraints", false, g.ReadTaskConstraints},
-		{"task_events", true, g.ReadTaskEvents},
-	} {
-		files, err := parts(dir, table.name)
-		if err != nil {
-			return nil, err
-		}
-		if len(files) == 0 && table.must {
-			return nil, fmt.Errorf("%s has no %s/part-*: want a folder of the tables of clusterdata-2011-2", dir, table.name)
-		}
-		for _, file := range files {
-			if table.name == "task_events" && g.complete() {
-				break
-			}
-			if err := readFile(file, table.read); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return g.Cell()
-}
-
 // complete: what is further on in task_events says nothing of the moment.
 func (g *Google2011) complete() bool {
 	return g.beyond && g.unknown == 0 && (g.follow == nil || g.lastUs > g.follow.untilUs)
@@ -245,6 +197,9 @@ func (g *Google2011) machineEvent(e *machineEvent2011) {
 	}
 	m := g.machine(e.id)
 	m.hear(e)
+	if e.what == 0 {
+		g.firstUs = earliest(g.firstUs, e.atUs)
+	}
 	// ADD, REMOVE, UPDATE.
 	switch e.what {
 	case 0:

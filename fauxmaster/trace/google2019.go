@@ -38,8 +38,10 @@ type Google2019 struct {
 	// began is when the first instance of a collection was there; ended, when the
 	// collection was over.
 	began, ended map[int64]int64
-	jobs         *jobs2019
-	sets         *allocSets2019
+	// lastUs is the time of the last row that was replayed.
+	lastUs int64
+	jobs   *jobs2019
+	sets   *allocSets2019
 }
 
 // collection2019 is a job or an alloc set.

@@ -21,7 +21,8 @@ func formOf(name string) form {
 
 // LoadGoogle2019 reads a folder of the tables of clusterdata-2019, each a file, some
 // files (TABLE-000000000000.json.gz and so on) or a folder of files, and returns the
-// cell at timeUs. Bad rows are left out and noted, unless there are many.
+// cell at timeUs, or at a moment of its own choice (Unsaid). Bad rows are left out and
+// noted, unless there are many.
 // With an untilUs above timeUs the cell has what arrives until then, too, and tasks
 // tell what became of them. What export wrote is read as well, with the names and the
 // amounts that it says numbers and shares stand for.
@@ -30,7 +31,13 @@ func LoadGoogle2019(dir string, timeUs, untilUs int64) (*Cell, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := NewGoogle2019(timeUs, untilUs)
+	firstUs, err := found.firstMachine()
+	if err != nil {
+		return nil, err
+	}
+	_, err = os.Stat(filepath.Join(dir, aboutName))
+	at := chosen(timeUs, untilUs, firstUs, err == nil)
+	o := NewGoogle2019(at.us, untilUs)
 	if err := o.readAbout(dir); err != nil {
 		return nil, err
 	}
@@ -54,7 +61,11 @@ func LoadGoogle2019(dir string, timeUs, untilUs int64) (*Cell, error) {
 		}
 		o.learn()
 	}
-	return o.Cell()
+	c, err := o.Cell()
+	if err == nil {
+		c.Moment = at.words(o.lastUs)
+	}
+	return c, err
 }
 
 func (o *Google2019) readTable(t table2019, file string, read func(*Google2019, *rows) error) error {

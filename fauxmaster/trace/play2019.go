@@ -19,6 +19,7 @@ func (o *Google2019) play() {
 		return cmp.Or(cmp.Compare(a.atUs, b.atUs), cmp.Compare(a.id, b.id))
 	})
 	for i := range o.machines {
+		o.lastUs = max(o.lastUs, o.machines[i].atUs)
 		if i > 0 && o.machines[i] == o.machines[i-1] {
 			o.note(twice2019)
 			continue
@@ -29,6 +30,7 @@ func (o *Google2019) play() {
 	last := make(map[task2011ID]int64)
 	for i := range o.events {
 		last[o.events[i].id] = o.events[i].atUs
+		o.lastUs = max(o.lastUs, o.events[i].atUs)
 	}
 	// In the order of their indexes, the same every time.
 	instances := make(map[int64][]int32)
@@ -43,8 +45,12 @@ func (o *Google2019) play() {
 			if _, seen := o.live[first.id]; !seen {
 				instances[first.id.job] = append(instances[first.id.job], first.id.index)
 			}
-			for _, e := range o.inOrder(o.once(all[:n])) {
-				o.event(&e)
+			group := all[:n]
+			if !o.possible(group) {
+				group = o.inOrder(o.once(group))
+			}
+			for i := range group {
+				o.event(&group[i])
 			}
 		}
 		all = all[n:]
@@ -59,6 +65,20 @@ const twice2019 = "rows that come twice"
 
 func (e event2019) compare(to event2019) int {
 	return cmp.Or(cmp.Compare(e.atUs, to.atUs), cmp.Compare(e.id.job, to.id.job), cmp.Compare(e.id.index, to.id.index), cmp.Compare(e.seq, to.seq))
+}
+
+// possible reports whether the events of one instance and moment can have happened in the
+// order of the file. Then equal rows are events that happened again: what was before a trace
+// begins has one moment.
+func (o *Google2019) possible(group []event2019) bool {
+	state := o.live[group[0].id]
+	for i := range group {
+		var ok bool
+		if state, ok = after2019(state, group[i].what); !ok {
+			return false
+		}
+	}
+	return true
 }
 
 // once leaves out what comes twice among the events of one instance and moment.
@@ -84,16 +104,10 @@ func (e *event2019) same(o *event2019) bool {
 // can have happened. Mostly that is the order of the file, but exports of tables
 // have none.
 func (o *Google2019) inOrder(group []event2019) []event2019 {
-	state, possible := o.live[group[0].id], true
-	for i := range group {
-		var ok bool
-		state, ok = after2019(state, group[i].what)
-		possible = possible && ok
-	}
-	if possible {
+	if o.possible(group) {
 		return group
 	}
-	state = o.live[group[0].id]
+	state := o.live[group[0].id]
 	left, ordered := slices.Clone(group), make([]event2019, 0, len(group))
 	for len(left) > 0 {
 		next := 0
