@@ -9,8 +9,9 @@ import (
 
 // A copy that stops holds its room until it is gone, perhaps for a day. Its user is
 // charged for it meanwhile, unless its task is charged already: when the task is dead or
-// gone, or runs again elsewhere after an update. Otherwise a user who submits, kills and
-// submits anew would hold many times what was granted.
+// gone, or has a later copy because it was updated or crashed. Otherwise a user who submits,
+// kills and submits anew would hold many times what was granted. What the cell stops of its
+// own accord (moves, drains, taints, preemption) is not charged.
 //
 // New work may count on the room of as much that stops: L + max(S, N) is within the
 // quota, for L that stays, S that stops and N that is new. So a job can be ended and
@@ -28,7 +29,16 @@ func (p *Copy) leaves() bool {
 		return false
 	}
 	t := p.row()
-	return t == nil || t.state == stateDead || t.cur != nil && p.stop != nil && p.stop.cause == borgpb.StopCause_STOP_CAUSE_UPDATE
+	if t == nil || t.state == stateDead {
+		return true
+	}
+	// The charge of a task that waits is that of its last copy.
+	return p.attempt != t.attempt && p.stop != nil && ownCause(p.stop.cause)
+}
+
+// ownCause reports whether a user can have tasks stop for a cause at will.
+func ownCause(cause borgpb.StopCause) bool {
+	return cause == borgpb.StopCause_STOP_CAUSE_UPDATE || cause == borgpb.StopCause_STOP_CAUSE_CRASHED
 }
 
 // reviewLeaving follows a change of what leaves looks at.
@@ -131,18 +141,32 @@ func (j *Job) firstStopping() *Copy {
 	return nil
 }
 
-// checkStops refuses an update of a user whose tasks that stop hold more than was
-// granted: each update may have as much again stop.
+// checkStops refuses an update of a user whose tasks that stop hold more than was granted,
+// or than what runs if that is more: each update may have as much again stop. The same
+// holds of their number, at any priority.
 func (c *Cell) checkStops(key JobKey, wants charge) *borgpb.Refusal {
-	stops := c.leavingOf(key.User).charge
+	leaving := c.leavingOf(key.User)
+	if most := c.StateBudget(key.User, measureTasks); leaving.tasks > most && !c.askedByAdmin() {
+		return limit("", "%d tasks of user %s still stop, more than the %d that the user may hold: %s. Try again when they have ended; borgcfg tasks --attempts shows them",
+			leaving.tasks, key.User, most, c.stillStops(key.User))
+	}
+	if c.quotas.used == nil {
+		return nil
+	}
+	stops, used := leaving.charge, c.quotas.used[key.User]
 	for i := range wants {
 		w := &wants[i]
-		q := c.QuotaOf(key.User, w.band)
-		if q == nil || stops.of(w).compare(chargeOf(w.band, &q.limit, 1).of(w)) <= 0 {
+		most := used.of(w).minus(stops.of(w))
+		if q := c.QuotaOf(key.User, w.band); q != nil {
+			if granted := chargeOf(w.band, &q.limit, 1).of(w); granted.compare(most) > 0 {
+				most = granted
+			}
+		}
+		if stops.of(w).compare(most) <= 0 {
 			continue
 		}
 		return refuse(borgpb.RefusalKind_REFUSAL_KIND_QUOTA, key.String(), "",
-			"tasks of user %s that stop still hold %s of %s, more than the quota for %s: %s. Try again when they have ended; borgcfg tasks --attempts shows them",
+			"tasks of user %s that stop still hold %s of %s, more than the quota for %s and than what runs: %s. Try again when they have ended; borgcfg tasks --attempts shows them",
 			key.User, w.text(stops.of(w)), w.what(), BandName(w.band), c.stillStops(key.User))
 	}
 	return nil
