@@ -406,3 +406,42 @@ func TestMutations(t *testing.T) {
 		t.Errorf("an idle stream of a replica that stops ended with %v, want Unavailable", err)
 	}
 }
+
+// TestRequestIDOfAnotherOp: a raw client that sends another op under the id of one that was
+// answered is refused, by whichever call, and its first op stays answered.
+func TestRequestIDOfAnotherOp(t *testing.T) {
+	tc, _ := newSecretCell(t, 1)
+	c := tc.client(1, "ann")
+	first := submit(t, "ann", "web", 1)
+	tc.must(c, first)
+	other := submit(t, "ann", "other", 1)
+	other.RequestId, other.RequestWallNs = first.RequestId, first.RequestWallNs
+	resp, err := c.Mutate(t.Context(), &borgrpc.MutateRequest{Op: other})
+	if err != nil || resp.Result.Repeated || resp.Result.Refusal.GetKind() != borgpb.RefusalKind_REFUSAL_KIND_INVALID || resp.Result.Refusal.Field != "request_id" {
+		t.Errorf("another op under the id of the first: %v, %v", resp, err)
+	}
+	if resp, err := c.Mutate(t.Context(), &borgrpc.MutateRequest{Op: first}); err != nil || !resp.Result.Repeated || resp.Result.Refusal != nil {
+		t.Errorf("the first op again: %v, %v", resp, err)
+	}
+	set := func(name, value string) *borgpb.Result {
+		t.Helper()
+		resp, err := tc.secrets(1, "ann").SetSecret(t.Context(), &borgrpc.SetSecretRequest{
+			RequestId: "secret", RequestWallNs: first.RequestWallNs, User: "ann", Name: name, Value: []byte(value),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.Result
+	}
+	if r := set("key", "one"); r.Refusal != nil {
+		t.Fatal(r.Refusal)
+	}
+	if r := set("key", "one"); !r.Repeated || r.Refusal != nil {
+		t.Errorf("the same value again: %v", r)
+	}
+	for _, r := range []*borgpb.Result{set("key", "two"), set("cert", "one")} {
+		if r.Refusal.GetField() != "request_id" {
+			t.Errorf("another secret, or another value, under the id of the first: %v", r)
+		}
+	}
+}

@@ -151,6 +151,9 @@ func (m *Master) takeIn(ctx context.Context, machine string, spec *borgpb.Machin
 		return m.done(ctx, add)
 	case addr != spec.GetAddr() && spec.GetAddr() != "":
 		set := op("set-")
+		// It may come back with another address and the same key.
+		at := sha256.Sum256([]byte(set.RequestId + spec.Addr))
+		set.RequestId = "set-" + hex.EncodeToString(at[:20])
 		set.Op = &borgpb.Op_SetMachine{SetMachine: &borgpb.SetMachine{Name: machine, Addr: spec.Addr}}
 		return m.done(ctx, set)
 	}

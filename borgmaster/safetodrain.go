@@ -48,6 +48,10 @@ func (m *Master) safeToDrain(ctx context.Context, req *borgrpc.SafeToDrainReques
 	ask := &borgrpc.CheckDrainRequest{Machines: distinct(req.GetMachines())}
 	var own *borgrpc.SafeToDrainResponse
 	err := m.viewMuch(ctx, func(c *cell.Cell) error {
+		if m.lens(ctx, c) != nil {
+			// Counts, and that something blocks, are about the work of others.
+			return status.Error(codes.PermissionDenied, "what could be drained tells of the work of all users, and in this cell you may see your own; ask an admin")
+		}
 		ask.MinIndex = c.Index()
 		for _, name := range ask.Machines {
 			if c.Machine(name) == nil {

@@ -1,6 +1,7 @@
 package borgmaster
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -106,7 +107,30 @@ func (m *Master) setSecret(ctx context.Context, caller identity.Name, req *borgr
 	if r := checkTexts(op, nil); r != nil {
 		return &borgpb.Result{Refusal: r}, nil
 	}
-	return m.place(ctx, op)
+	result, err := m.place(ctx, op)
+	if err == nil && result.GetRepeated() && m.otherValue(of.User, of.Name, result, req.GetValue()) {
+		r := refusal(borgpb.RefusalKind_REFUSAL_KIND_INVALID, of.User+"/"+of.Name, "this id was used for another value of the secret; make a new id for each request")
+		r.Field = "request_id"
+		return &borgpb.Result{Refusal: r}, nil
+	}
+	return result, err
+}
+
+// otherValue reports whether the version of a secret that an earlier try of a request made
+// has another value. False: it has the value, or is not the present version any more.
+func (m *Master) otherValue(user, name string, made *borgpb.Result, value []byte) bool {
+	var keyID string
+	var sealed []byte
+	m.cfg.Log.View(func(c *cell.Cell) {
+		if s := c.Secret(user, name); s != nil && s.Version() == made.GetVersion() {
+			keyID, sealed = s.KeyID(), s.Sealed()
+		}
+	})
+	if sealed == nil {
+		return false
+	}
+	has, err := m.cfg.Keys.Open(keyID, cellkey.Of{User: user, Name: name, Version: made.GetVersion()}, sealed)
+	return err == nil && !bytes.Equal(has, value)
 }
 
 // keysFor are this replica's keys, in a cell that can keep secrets.

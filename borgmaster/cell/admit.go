@@ -221,13 +221,7 @@ func (c *Cell) checkJobQuota(key JobKey, j *Job, spec *Spec, tasks uint32) *borg
 	if j == nil {
 		return c.checkCharge(key, nil, spec.chargeAlone())
 	}
-	wants := j.chargeWith(specs, tasks)
-	if spec != nil {
-		if r := c.checkStopsWithinQuota(key, wants); r != nil {
-			return r
-		}
-	}
-	return c.checkCharge(key, was, wants)
+	return c.checkCharge(key, was, j.chargeWith(specs, tasks))
 }
 
 // chargeAlone is what a new job with the spec is charged.
@@ -261,11 +255,12 @@ func (c *Cell) checkRunQuota(j *Job, key JobKey, spec *Spec) *borgpb.Refusal {
 	if r := c.checkSpecBounds(key.User, spec); r != nil || c.quotas.used == nil {
 		return r
 	}
-	var was charge
+	// Runs whose place it takes stop then, and are charged until they have.
+	var stops charge
 	if j.Spec().Cron.Overlap == borgpb.CronOverlap_CRON_OVERLAP_REPLACE {
-		was = c.chargeOfRuns(j)
+		stops = c.chargeOfRuns(j)
 	}
-	return c.checkCharge(key, was, spec.chargeAlone())
+	return c.checkChargeBeside(key, nil, spec.chargeAlone(), stops)
 }
 
 // short is what a quota lacks for somebody.
@@ -279,6 +274,11 @@ type short struct {
 // checkCharge refuses what raises the charge of an object beyond what its user was
 // granted. What was within it, or was admitted without, may always stay or shrink.
 func (c *Cell) checkCharge(key JobKey, was, wants charge) *borgpb.Refusal {
+	return c.checkChargeBeside(key, was, wants, nil)
+}
+
+// checkChargeBeside is checkCharge for what has more stop.
+func (c *Cell) checkChargeBeside(key JobKey, was, wants, stopped charge) *borgpb.Refusal {
 	if c.quotas.used == nil {
 		return nil
 	}
@@ -301,7 +301,7 @@ func (c *Cell) checkCharge(key JobKey, was, wants charge) *borgpb.Refusal {
 			granted = chargeOf(w.band, &q.limit, 1).of(w)
 		}
 		// Of what stops so much is charged once that its successor takes.
-		once := stops.of(w)
+		once := stops.of(w).plus(stopped.of(w))
 		if once.compare(more) > 0 {
 			once = more
 		}

@@ -36,6 +36,9 @@ func (c *Cell) checkUpdateAllocSet(o *borgpb.UpdateAllocSet) (commit, *borgpb.Re
 	if r == nil {
 		r = c.checkCharge(s.key, s.charge(), chargeOfSet(u.spec, uint64(u.allocs)))
 	}
+	if r == nil && u.changed {
+		r = c.checkStops(s.key, chargeOfSet(u.spec, uint64(u.allocs)))
+	}
 	if r == nil {
 		bytes := weighSet(u.bytes) + runBytes + weight.Map(u.gets.labels) + weight.Map(u.gets.annotations) + u.said.unless(u.gets).textBytes()
 		r = c.checkSetState(s.key, s, u.spec.Priority, int64(u.allocs), bytes, len(u.spec.Volumes) > 0)

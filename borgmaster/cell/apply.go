@@ -16,6 +16,8 @@ type applying struct {
 	rawWallNs int64
 	// Who asks for the op that is being checked.
 	asker *borgpb.Principal
+	// The requestSum of the op at hand; zero if it has no request id.
+	sum uint64
 	// The trial that checks it; nil: it is applied.
 	trial *Trial
 	// Of the op that is done, for events.
@@ -126,7 +128,7 @@ func (c *Cell) applyOp(data []byte, res *borgpb.Result) *borgpb.Result {
 		res.Refusal = refusal
 		return res
 	}
-	c.now.asker = op.Principal
+	c.now.asker, c.now.sum = op.Principal, sumOf(op, data)
 	var do commit
 	refusal = guarded(func() (r *borgpb.Refusal) {
 		var again *borgpb.Result

@@ -605,7 +605,7 @@ func (l *loader) update(uid UID, d *decoder) error {
 func (l *loader) request(seq uint64, d *decoder) error {
 	r := &request{
 		seq: seq, id: d.str(), madeWallNs: d.int(), doneWallNs: d.int(),
-		index: d.uint(), uid: d.uid(), updateUID: d.uid(), version: d.uint(),
+		index: d.uint(), uid: d.uid(), updateUID: d.uid(), version: d.uint(), sum: d.uint(),
 	}
 	if l.c.format >= formatRefusalsKept && d.more() {
 		r.asked, r.user = true, d.str()

@@ -274,7 +274,7 @@ var valueForms = map[byte]func(*form){
 		f.uints("index")
 		f.uid("uid")
 		f.uid("update_uid")
-		f.uints("version")
+		f.uints("version", "asked_sum")
 		f.ifMore("asked", func(f *form) {
 			f.str("user")
 			if f.uint("refusal_kind") != 0 {

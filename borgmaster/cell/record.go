@@ -379,6 +379,7 @@ func (r *request) appendValue(b []byte) []byte {
 	e.uid(r.uid)
 	e.uid(r.updateUID)
 	e.uint(r.version)
+	e.uint(r.sum)
 	if !r.asked {
 		return e.b
 	}

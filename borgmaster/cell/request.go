@@ -20,6 +20,8 @@ type request struct {
 
 	seq uint64
 	id  string
+	// What was asked for: the requestSum of the op.
+	sum uint64
 	// The client's clock when it made the id.
 	madeWallNs int64
 	// The cell's clock when the mutation was answered.
@@ -53,7 +55,8 @@ type requests struct {
 	most int
 }
 
-// checkRequest answers a retry from memory, or refuses what cannot be told.
+// checkRequest answers a retry from memory, or refuses what cannot be told, or what has the
+// id of another request.
 func (c *Cell) checkRequest(op *borgpb.Op) (*borgpb.Result, *borgpb.Refusal) {
 	switch {
 	case len(op.RequestId) > maxRequestIDBytes:
@@ -72,6 +75,9 @@ func (c *Cell) checkRequest(op *borgpb.Op) (*borgpb.Result, *borgpb.Refusal) {
 	if r := c.requests.byID[op.RequestId]; r != nil && !mutant.Planted(mutant.RequestNotAsked) {
 		if r.asked && r.user != op.Principal.GetUser() {
 			return nil, invalid("request_id", "another user's request has this id; make a new one")
+		}
+		if r.sum != c.now.sum {
+			return nil, invalid("request_id", "this id was used for another request; make a new id for each request, and keep it for the tries of that one alone")
 		}
 		return r.answer(), nil
 	}
@@ -129,7 +135,7 @@ func (c *Cell) remember(op *borgpb.Op, res *borgpb.Result) {
 	*r = request{
 		asked: c.format >= formatRefusalsKept,
 		// A clock that is too far ahead is refused, and must not keep the memory of it for longer.
-		seq: q.nextSeq, id: op.RequestId, madeWallNs: min(op.RequestWallNs, c.clock.wallNs+requestMemoryNs), doneWallNs: c.clock.wallNs,
+		seq: q.nextSeq, id: op.RequestId, sum: c.now.sum, madeWallNs: min(op.RequestWallNs, c.clock.wallNs+requestMemoryNs), doneWallNs: c.clock.wallNs,
 		index: res.Index, version: res.Version, refusal: res.Refusal,
 	}
 	if r.asked {

@@ -8,9 +8,10 @@ import (
 )
 
 // A copy that stops holds its resources until it is gone, perhaps for a day. Meanwhile the
-// charge of its task covers it, with two exceptions: the task is dead or gone, or an update
-// has started the task elsewhere. Then the copy is charged apart, a stop charge. Without
-// stop charges a user who submits and kills in turns could hold many times the quota.
+// charge of its task covers it, with two exceptions: the task is dead or gone, or has a later
+// copy because it was updated or crashed. Then the copy is charged apart, a stop charge.
+// Without stop charges a user who submits and kills in turns could hold many times the quota.
+// What the cell stops of its own accord (moves, drains, taints, preemption) is not charged.
 //
 // New work may use the quota of as much that stops: L + max(S, N) is within the quota, where
 // L is what stays, S what stops and N what is new. So a job can be killed and submitted
@@ -28,7 +29,16 @@ func (p *Copy) needsStopCharge() bool {
 		return false
 	}
 	t := p.row()
-	return t == nil || t.state == stateDead || t.cur != nil && p.stop != nil && p.stop.cause == borgpb.StopCause_STOP_CAUSE_UPDATE
+	if t == nil || t.state == stateDead {
+		return true
+	}
+	// The charge of a task that waits is that of its last copy.
+	return p.attempt != t.attempt && p.stop != nil && ownCause(p.stop.cause)
+}
+
+// ownCause reports whether a user can have tasks stop for a cause at will.
+func ownCause(cause borgpb.StopCause) bool {
+	return cause == borgpb.StopCause_STOP_CAUSE_UPDATE || cause == borgpb.StopCause_STOP_CAUSE_CRASHED
 }
 
 // reviewStopCharge is called after each change of what needsStopCharge depends on.
@@ -132,18 +142,32 @@ func (j *Job) firstStopping() *Copy {
 	return nil
 }
 
-// checkStopsWithinQuota refuses an update while the stopping tasks of its user hold more
-// than the quota. Otherwise each further update could add as much again.
-func (c *Cell) checkStopsWithinQuota(key JobKey, wants charge) *borgpb.Refusal {
-	stops := c.stopUseOf(key.User).charge
+// checkStops refuses an update of a user whose tasks that stop hold more than the quota, or
+// than what runs if that is more: each further update could add as much again. The same
+// holds of their number, at any priority.
+func (c *Cell) checkStops(key JobKey, wants charge) *borgpb.Refusal {
+	stopping := c.stopUseOf(key.User)
+	if most := c.StateBudget(key.User, measureTasks); stopping.copies > most && !c.askedByAdmin() {
+		return limit("", "%d tasks of user %s still stop, more than the %d that the user may hold: %s. Try again when they have ended; borgcfg tasks --attempts shows them",
+			stopping.copies, key.User, most, c.describeStopping(key.User))
+	}
+	if c.quotas.used == nil {
+		return nil
+	}
+	stops, used := stopping.charge, c.quotas.used[key.User]
 	for i := range wants {
 		w := &wants[i]
-		q := c.QuotaOf(key.User, w.band)
-		if q == nil || stops.of(w).compare(chargeOf(w.band, &q.limit, 1).of(w)) <= 0 {
+		most := used.of(w).minus(stops.of(w))
+		if q := c.QuotaOf(key.User, w.band); q != nil {
+			if granted := chargeOf(w.band, &q.limit, 1).of(w); granted.compare(most) > 0 {
+				most = granted
+			}
+		}
+		if stops.of(w).compare(most) <= 0 {
 			continue
 		}
 		return refuse(borgpb.RefusalKind_REFUSAL_KIND_QUOTA, key.String(), "",
-			"tasks of user %s that stop still hold %s of %s, more than the quota for %s: %s. Try again when they have ended; borgcfg tasks --attempts shows them",
+			"tasks of user %s that stop still hold %s of %s, more than the quota for %s and than what runs: %s. Try again when they have ended; borgcfg tasks --attempts shows them",
 			key.User, w.text(stops.of(w)), w.what(), BandName(w.band), c.describeStopping(key.User))
 	}
 	return nil

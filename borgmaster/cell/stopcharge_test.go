@@ -2,6 +2,7 @@ package cell
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"borg/proto/borgpb"
@@ -59,5 +60,158 @@ func TestStoppingIsInTheTaskBudget(t *testing.T) {
 		l.do(killJob("web"))
 	}
 	l.over(submitJob(t, "web", spec), "may hold 10 tasks")
+	l.fine()
+}
+
+// startAll places all tasks of a job of u that wait, away from where earlier copies stop,
+// and has them run.
+func (l *testLog) startAll(name string, round int) {
+	l.t.Helper()
+	for _, t := range l.c.Job(JobKey{"u", name}).rows {
+		if t.state == statePending {
+			l.start(name, t.index, fmt.Sprintf("m%d", round%10))
+		}
+	}
+}
+
+// held sums up what all copies of u hold that run or stop.
+func (l *testLog) held() (cpuMilli int64) {
+	for _, m := range l.c.machineList {
+		for _, p := range m.copies {
+			if p.job.key.User == "u" && p.state.live() {
+				cpuMilli += p.res.CPUMilli
+			}
+		}
+	}
+	return cpuMilli
+}
+
+// TestUpdatesThatStop: who updates over and over tasks that do not heed SIGTERM, of one job
+// or of several, holds at most three times the quota, also while tasks wait for a place.
+func TestUpdatesThatStop(t *testing.T) {
+	for _, jobs := range []int{1, 2, 5} {
+		for _, waits := range []bool{false, true} {
+			l := quotaLog(t)
+			l.do(setQuota("u", production, 10_000, tib))
+			spec := service(uint32(10/jobs), 200, 1_000, 1<<20)
+			spec.Task.GraceNs = maxGraceNs
+			spec.Update = &borgpb.UpdatePolicy{BatchSize: 10}
+			name := func(i int) string { return fmt.Sprintf("web-%d", i) }
+			for i := range jobs {
+				l.do(submitJob(t, name(i), spec))
+				l.startAll(name(i), 0)
+			}
+			var refused *borgpb.Refusal
+			for round := range 8 {
+				for i := range jobs {
+					spec.Task.Env = map[string]string{"ROUND": fmt.Sprint(round)}
+					if res, _ := l.apply(updateJob(t, name(i), spec)); res[0].Refusal != nil {
+						refused = res[0].Refusal
+					}
+					if !waits {
+						l.startAll(name(i), round+1)
+					}
+				}
+				for i := range jobs {
+					l.startAll(name(i), round+1)
+				}
+				if got := l.held(); got > 30_000 {
+					t.Fatalf("%d jobs, round %d: %d of cpu are held, with a quota of 10,000", jobs, round, got)
+				}
+				l.fine()
+			}
+			if refused.GetKind() != borgpb.RefusalKind_REFUSAL_KIND_QUOTA || !strings.Contains(refused.Message, "more than the quota for production") || !strings.Contains(refused.Message, "u/web-") {
+				t.Errorf("%d jobs: updates without end are refused with %v", jobs, refused)
+			}
+			// Without a quota of their own: as much as runs.
+			l.do(&borgpb.Op{Op: &borgpb.Op_DeleteQuota{DeleteQuota: &borgpb.DeleteQuota{User: "u", Band: production}}})
+			if r := l.refusalOf(updateJob(t, name(0), service(1, 200, 1_000, 1<<21))); r.GetKind() != borgpb.RefusalKind_REFUSAL_KIND_QUOTA {
+				t.Errorf("an update without a quota: %v", r)
+			}
+		}
+	}
+}
+
+// TestUpdatesThatStopAreInTheTaskBudget: at priority 0 as well.
+func TestUpdatesThatStopAreInTheTaskBudget(t *testing.T) {
+	l := quotaLog(t)
+	l.do(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: BuildFormat}}})
+	l.do(stateBudgetOp("u", measureTasks, 10))
+	spec := service(10, 0, 100, 1<<20)
+	spec.Task.GraceNs = maxGraceNs
+	spec.Update = &borgpb.UpdatePolicy{BatchSize: 10}
+	l.do(submitJob(t, "web", spec))
+	l.startAll("web", 0)
+	var refused *borgpb.Refusal
+	for round := range 6 {
+		spec.Task.Env = map[string]string{"ROUND": fmt.Sprint(round)}
+		res, _ := l.apply(updateJob(t, "web", spec))
+		refused = res[0].Refusal
+		l.startAll("web", round+1)
+		if got := l.held(); got > 3_000 {
+			t.Fatalf("round %d: %d tasks are held, with a budget of 10", round, got/100)
+		}
+	}
+	if refused.GetKind() != borgpb.RefusalKind_REFUSAL_KIND_LIMIT || !strings.Contains(refused.Message, "still stop, more than the 10") {
+		t.Errorf("updates without end are refused with %v", refused)
+	}
+	l.fine()
+}
+
+// TestReplacedRunsAreCharged: a cron job whose runs take each other's place holds at most
+// twice the quota.
+func TestReplacedRunsAreCharged(t *testing.T) {
+	l := quotaLog(t)
+	l.do(setQuota("u", production, 10_000, tib))
+	spec := service(10, 200, 1_000, 1<<20)
+	spec.Kind = borgpb.JobKind_JOB_KIND_CRON
+	spec.Task.GraceNs = maxGraceNs
+	spec.Cron = &borgpb.CronSpec{Schedule: "@hourly", Overlap: borgpb.CronOverlap_CRON_OVERLAP_REPLACE}
+	l.do(submitJob(t, "often", spec))
+	var refused *borgpb.Refusal
+	for i := range 4 {
+		j := l.c.Job(JobKey{"u", "often"})
+		res, _ := l.apply(&borgpb.Op{Op: &borgpb.Op_FireCron{FireCron: &borgpb.FireCron{
+			User: "u", Name: "often", Manual: true, Spec: marshal(t, j.RunSpec()), Uid: j.uid.String(), Version: j.version}}})
+		refused = res[0].Refusal
+		for _, run := range l.c.liveRuns(l.c.Job(JobKey{"u", "often"})) {
+			l.startAll(run.key.Name, i)
+		}
+		if got := l.held(); got > 20_000 {
+			t.Fatalf("run %d: %d of cpu are held, with a quota of 10,000", i, got)
+		}
+		l.fine()
+	}
+	if refused.GetKind() != borgpb.RefusalKind_REFUSAL_KIND_QUOTA {
+		t.Errorf("a run that takes the place of one after the other: %v", refused)
+	}
+	if got := l.held(); got != 20_000 {
+		t.Errorf("%d of cpu are held at last, want twice the quota", got)
+	}
+}
+
+// TestCrashedCopiesAreCharged: a copy that stops where its task crashed is charged beside
+// the one that runs elsewhere.
+func TestCrashedCopiesAreCharged(t *testing.T) {
+	l := quotaLog(t)
+	l.do(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: BuildFormat}}})
+	l.do(setQuota("u", production, 10_000, tib))
+	spec := service(1, 200, 1_000, 1<<20)
+	spec.Task.GraceNs = maxGraceNs
+	uid := l.do(submitJob(t, "web", spec)).Uid
+	l.start("web", 0, "m0")
+	l.do(&borgpb.Op{Op: &borgpb.Op_Reports{Reports: &borgpb.Reports{Machines: []*borgpb.MachineReport{{Machine: "m0", Tasks: []*borgpb.TaskReport{{
+		JobUid: uid, Attempt: 1, State: int32(borgpb.AttemptState_ATTEMPT_STATE_BACKOFF), Failures: crashesBeforeMoved, Exit: &borgpb.Exit{Code: 1},
+	}}}}}}})
+	if j := l.c.Job(JobKey{"u", "web"}); j.stopping != 1 {
+		t.Fatalf("%d copies stop, want the one that crashed", j.stopping)
+	}
+	if got := l.c.ChargeOf("u", production).CPUMilli; got != 1_000 {
+		t.Errorf("a task that waits is charged %d with its copy that stops, want 1000", got)
+	}
+	l.start("web", 0, "m1")
+	if got := l.c.ChargeOf("u", production).CPUMilli; got != 2_000 {
+		t.Errorf("charged %d for a task and its copy that stops, want 2000", got)
+	}
 	l.fine()
 }

@@ -44,7 +44,7 @@ func (t *Trial) Check(c *Cell, op *borgpb.Op) *borgpb.Refusal {
 		return r
 	}
 	t.op.user, t.op.charge, t.op.state = "", nil, StateUse{}
-	d.now = applying{term: c.term, rawWallNs: c.clock.wallNs, asker: read.Principal, trial: t}
+	d.now = applying{term: c.term, rawWallNs: c.clock.wallNs, asker: read.Principal, sum: sumOf(read, data), trial: t}
 	r = guarded(func() *borgpb.Refusal {
 		again, r := d.checkRequest(read)
 		if again != nil {

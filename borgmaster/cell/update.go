@@ -103,6 +103,9 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 		if r = c.checkSpecBounds(j.key.User, spec); r == nil {
 			r = c.checkJobQuota(j.key, j, spec, size+spec.Proto.Update.GetSurge())
 		}
+		if r == nil && j.Kind() != borgpb.JobKind_JOB_KIND_CRON {
+			r = c.checkStops(j.key, j.chargeWith(c.specsWith(j, spec), j.charges()))
+		}
 	} else if r == nil {
 		r = c.checkJobQuota(j.key, j, nil, size+j.surging())
 	}

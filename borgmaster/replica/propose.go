@@ -47,7 +47,8 @@ func (r *Replica) Propose(ctx context.Context, op *borgpb.Op) (*borgpb.Result, e
 
 // enqueue queues an op for the next entry.
 func (r *Replica) enqueue(op *borgpb.Op) (*proposal, error) {
-	data, err := proto.Marshal(op)
+	// The cell compares what two tries of a request ask for.
+	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(op)
 	if err != nil {
 		return nil, fmt.Errorf("encode the op: %w", err)
 	}

@@ -479,7 +479,7 @@ func fail(waiters []*waiter, err error) {
 // propose queues an op; done hears what became of it, once, unless it is left
 // out because the deadline is past.
 func (r *replicaNode) propose(op *borgpb.Op, deadlineNs int64, done func(*borgpb.Result, error)) {
-	data, err := proto.Marshal(op)
+	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(op)
 	if err != nil {
 		panic(err)
 	}

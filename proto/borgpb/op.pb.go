@@ -758,10 +758,10 @@ type Op struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Made by the client, the same for every retry; empty for the cell's own ops
 	// (assign, reports, time, machine up and down, digest). At most 64 bytes. It
-	// names the request in the whole cell: whatever comes under an id that was
-	// answered is not done and gets the answer of the first, and from another
-	// user it is refused. In format 1 an id that was refused is not remembered,
-	// and another user gets the answer too.
+	// names the request in the whole cell: the same op under an id that was
+	// answered is not done and gets the answer of the first. Another op under it,
+	// or that op from another user, is refused. In format 1 an id that was refused
+	// is not remembered, and another user gets the answer too.
 	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The client's wall clock when it made the request id. Nanoseconds since
 	// 1970. Ids older than the cell's memory (15 minutes or 1,000,000 ids) are

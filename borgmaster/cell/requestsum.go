@@ -1,0 +1,91 @@
+package cell
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"slices"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"borg/proto/borgpb"
+)
+
+// payloadField is the first field of an Op that says what is asked for. Those before it
+// say who asks, when and why.
+const payloadField = 10
+
+// masterFields are the fields that a master fills in, by the number of the op: their
+// values differ between the tries of one request. They take part in a sum only as being
+// there.
+var masterFields = map[protowire.Number][]protowire.Number{
+	// AddMachine.spec: the borglet is asked at each try. Its address takes part.
+	addMachineField: {machineSpecField},
+	// Revoke.certificates_wall_ns: a time to come becomes the present.
+	61: {3},
+	// SetSecret: version, key_id, sealed. The master compares the values.
+	70: {3, 4, 5},
+	// AdoptJob: spec, copies. The machines are asked at each try.
+	152: {4, 5},
+	// StopUnknown: copies.
+	153: {2},
+}
+
+const (
+	addMachineField  = 10
+	machineSpecField = 4
+	machineAddrField = 1
+)
+
+// requestSum is a hash of what an encoded op asks for. It is the same for all tries of
+// one request, and differs between requests. The encoding sorts the entries of maps.
+func requestSum(op []byte) uint64 {
+	hash := sha256.New()
+	write := func(field protowire.Number, number uint64, value []byte) {
+		var head [3 * binary.MaxVarintLen64]byte
+		b := binary.AppendUvarint(head[:0], uint64(field))
+		b = binary.AppendUvarint(b, number)
+		b = binary.AppendUvarint(b, uint64(len(value)))
+		hash.Write(b)
+		hash.Write(value)
+	}
+	eachField(op, func(field protowire.Number, number uint64, value []byte) bool {
+		if field < payloadField {
+			return true
+		}
+		filled := masterFields[field]
+		if filled == nil {
+			write(field, number, value)
+			return true
+		}
+		write(field, 0, nil)
+		var last protowire.Number
+		return eachField(value, func(inner protowire.Number, number uint64, value []byte) bool {
+			switch {
+			case !slices.Contains(filled, inner):
+				write(inner, number, value)
+			case inner != last:
+				// One of a repeated field is enough.
+				write(inner, 0, nil)
+			}
+			if field == addMachineField && inner == machineSpecField {
+				eachField(value, func(inner protowire.Number, number uint64, value []byte) bool {
+					if inner == machineAddrField {
+						write(inner, number, value)
+					}
+					return true
+				})
+			}
+			last = inner
+			return true
+		})
+	})
+	return binary.BigEndian.Uint64(hash.Sum(nil))
+}
+
+// sumOf is the requestSum of an op that has a request id.
+func sumOf(op *borgpb.Op, data []byte) uint64 {
+	if op.RequestId == "" {
+		return 0
+	}
+	return requestSum(data)
+}
