@@ -48,6 +48,8 @@ const (
 type crowd struct {
 	// Those who have not yet said who they are.
 	hall *entrance.Hall
+	// Those who were here, so that they need not wait behind strangers when they come again.
+	passes *passes
 
 	mu sync.Mutex
 	// By caller, without masters; guarded by mu.
@@ -113,7 +115,7 @@ type present struct {
 }
 
 func newCrowd() *crowd {
-	return &crowd{hall: newHall(), callers: make(map[identity.Name]*present), users: make(map[string]*presentUser)}
+	return &crowd{hall: newHall(), passes: newPasses(), callers: make(map[identity.Name]*present), users: make(map[string]*presentUser)}
 }
 
 func newHall() *entrance.Hall {

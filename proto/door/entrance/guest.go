@@ -16,14 +16,23 @@ type Guest struct {
 	turns *Turns
 	// Key of its address.
 	host string
-	// Its address had more than crowdedHost guests when it came.
-	crowded bool
 
 	// In its host; nil: it has left or was dropped. Guarded by hall.mu.
 	place *list.Element
 
-	// Dropped to make room for another one. Guarded by turns.mu, as is where it waits.
+	// It has shown that it was here before, for a user; empty: one that pays for nothing. The same goroutine as in asked.
+	vouched bool
+	user    string
+	// Dropped to make room for another one. Guarded by turns.mu, as is all until wake.
 	dropped bool
+	// Where it waits, and who pays for it; nil: it has waited for no turn so far.
+	at    place
+	pays  *account
+	grant grant
+	// What was spent for it, by who pays.
+	spent time.Duration
+	// Its last turn was one of the crowd.
+	crowded bool
 	queued  *list.List
 	inQueue *list.Element
 	// Hears once for each wait: true with a turn, false when dropped.
@@ -41,10 +50,21 @@ type Guest struct {
 	asked bool
 	// The answer had its turn before others. The same holds.
 	hurried bool
+	// It has had its first turn. The same holds.
+	begun bool
 }
 
-// Begin waits for the first turn. The error is ErrDropped.
+// Vouch notes, before it begins, that the guest has shown that it was here before, and by whom it is paid: by a
+// user, or, if that is empty, by nobody.
+func (g *Guest) Vouch(user string) { g.vouched, g.user = true, user }
+
+// Welcome notes, after it has left, that the handshake has shown somebody who is known, and who pays for it: a user, or, if that is
+// empty, nobody.
+func (g *Guest) Welcome(user string) { g.turns.welcome(g, user) }
+
+// Begin waits for the first turn: what was read before took next to nothing. The error is ErrDropped.
 func (g *Guest) Begin() error {
+	g.begun = true
 	if !g.turns.take(g, false) {
 		return ErrDropped
 	}
@@ -77,7 +97,7 @@ func (g *Guest) Leave() bool {
 func (g *Guest) leaveTurn() {
 	if g.turn {
 		g.turn = false
-		g.turns.give(time.Since(g.since), g.crowded)
+		g.turns.give(g, time.Since(g.since))
 	}
 }
 
@@ -100,7 +120,7 @@ func (g *Guest) away() {
 
 // Read implements net.Conn. It waits for a turn before it returns what has come.
 func (g *Guest) Read(b []byte) (int, error) {
-	if g.over.Load() {
+	if g.over.Load() || !g.begun {
 		return g.Conn.Read(b)
 	}
 	g.away()
