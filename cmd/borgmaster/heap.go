@@ -13,8 +13,8 @@ const (
 	// heapRoom is how much the heap may grow at least before garbage is collected. A
 	// master makes garbage at the rate of the log, whatever the size of its cell: with
 	// the runtime's rule that the heap may double, one with a small cell would collect
-	// without end.
-	heapRoom = 128 << 20
+	// without end. With little room a flood can fill little: a replica of a small cell takes some 90 MiB at rest.
+	heapRoom = 64 << 20
 	// mostHeapRoom is what that may become in a rush, so that garbage is collected once in
 	// collectEvery if that is enough: each time costs as much as before, and finds the same
 	// in use.
@@ -22,7 +22,7 @@ const (
 	collectEvery = 10 * time.Second
 	// rushPercent bounds it by what is in use: a collection costs in proportion to that, so a
 	// small cell gains little from more room, and whoever floods it would fill the room.
-	rushPercent = 400
+	rushPercent = 200
 	// restsBefore is how many looks in a row find little allocated before what a rush has
 	// left is collected and returned to the system.
 	restsBefore = 5

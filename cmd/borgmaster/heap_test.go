@@ -14,8 +14,8 @@ func TestHeapRoom(t *testing.T) {
 	}{
 		{0, heapRoom, mostHeapPercent},
 		{1 << 20, heapRoom, mostHeapPercent},
-		{16 << 20, heapRoom, 800},
-		{64 << 20, heapRoom, 200},
+		{16 << 20, heapRoom, 400},
+		{32 << 20, heapRoom, 200},
 		{64 << 20, mostHeapRoom, 800},
 		{heapRoom, heapRoom, heapPercent},
 		{2 << 30, mostHeapRoom, heapPercent},
@@ -50,7 +50,7 @@ func TestHeapRoomInARush(t *testing.T) {
 // TestHeapRoomOfASmallCell: whoever floods a small cell does not get it the room of a large
 // one.
 func TestHeapRoomOfASmallCell(t *testing.T) {
-	for live, want := range map[uint64]uint64{0: heapRoom, 30 << 20: heapRoom, 64 << 20: 256 << 20, 128 << 20: mostHeapRoom, 4 << 30: mostHeapRoom} {
+	for live, want := range map[uint64]uint64{0: heapRoom, 30 << 20: heapRoom, 64 << 20: 128 << 20, 128 << 20: 256 << 20, 256 << 20: mostHeapRoom, 4 << 30: mostHeapRoom} {
 		if got := nextRoom(live, heapRoom, 1<<30); got != want {
 			t.Errorf("with %d MiB in use the room is %d MiB in a rush, want %d", live>>20, got>>20, want>>20)
 		}
