@@ -57,9 +57,10 @@ type hostileOrder struct {
 	Masters   []string
 }
 
-// hostileAttacks are what is tried: one user with a certificate, one task with a certificate and
+// hostileAttacks are what is tried: a program that asks for nothing and takes all the processor time of the group, which is what
+// one machine for all does to others by itself; one user with a certificate, one task with a certificate and
 // as a stranger, and a thousand connections that are slow or silent.
-var hostileAttacks = []string{"user", "task", "conns"}
+var hostileAttacks = []string{"burn", "user", "task", "conns"}
 
 func hostileDuration(b *testing.B) time.Duration {
 	text := os.Getenv("BORG_BENCH_MINUTES")
@@ -267,6 +268,13 @@ func (h *hostile) start(ctx context.Context, kind string) {
 		h.begin(ctx, h.addrs, 8, hostilePerS/4, &h.at)
 		h.unread(ctx)
 		h.halfOpen(ctx)
+	case "burn":
+		for range hostileClients {
+			h.at.Go(func() {
+				for ctx.Err() == nil {
+				}
+			})
+		}
 	case "conns":
 		slow(ctx, h.addrs, h.who, &h.at)
 	}
