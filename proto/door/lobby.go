@@ -22,6 +22,8 @@ const (
 type lobby struct {
 	net.Listener
 	waiting, answered *entrance.Hall
+	// Nobody makes a handshake.
+	plain bool
 }
 
 func newLobby(l net.Listener) *lobby {
@@ -37,7 +39,11 @@ func (l *lobby) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return l.waiting.Enter(conn, shaking.atDoors), nil
+	guest := l.waiting.Enter(conn, shaking.atDoors)
+	if l.plain {
+		guest.Plain()
+	}
+	return guest, nil
 }
 
 // moved hears what becomes of a connection, from whoever serves it.
@@ -62,7 +68,7 @@ func (l *lobby) moved(conn net.Conn, to http.ConnState) {
 // serve has a server take its connections from here, over TLS if it has a configuration for it.
 func (l *lobby) serve(server *http.Server) error {
 	server.ConnState = l.moved
-	if server.TLSConfig == nil {
+	if l.plain = server.TLSConfig == nil; l.plain {
 		return server.Serve(l)
 	}
 	// Browsers show no passes.

@@ -21,7 +21,7 @@ const (
 	// maxPassesHeld bounds those that a process holds for the doors it calls.
 	maxPassesHeld = 64
 	// passPrefix begins the name of a protocol by which a pass is shown in the first message of a handshake.
-	passPrefix = "borg-pass/"
+	passPrefix = entrance.PassMark
 	// passLabel tells the secret of a pass from others that are made of a connection's.
 	passLabel = "EXPORTER-borg-pass"
 	passBytes = 16
@@ -96,8 +96,8 @@ func paysFor(name identity.Name) string {
 	return whoUses(name)
 }
 
-// inTurn has handshakes wait for their turns when their first message has been read, which costs next to nothing, and
-// before anything is computed. Connections are guests.
+// inTurn has handshakes wait for their turns: those with a pass when their first message has been read, so that it
+// counts, and all others before. Connections are guests.
 func (p *passes) inTurn(config *tls.Config) *tls.Config {
 	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		guest, ok := hello.Conn.(*entrance.Guest)

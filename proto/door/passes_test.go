@@ -3,7 +3,9 @@ package door
 import (
 	"crypto/rand"
 	"fmt"
+	"io"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -88,6 +90,31 @@ func TestPassesAreShownOnce(t *testing.T) {
 	}
 	if n := len(kept()); n != 6 {
 		t.Errorf("the door keeps %d passes, want the 3 that were not shown and 3 more", n)
+	}
+}
+
+// TestAPassStandsAtTheBeginning: where the door looks for its mark before it does anything for a guest.
+func TestAPassStandsAtTheBeginning(t *testing.T) {
+	ca, err := identity.NewAuthority("test", time.Now(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	who, err := ca.Source(identity.Name{Cell: "test", Role: identity.Task, ID: "alice/a-long-name-of-a-job/17"}, time.Now(), identity.Life)
+	if err != nil {
+		t.Fatal(err)
+	}
+	here, there := net.Pipe()
+	defer here.Close()
+	c := &clientCredentials{credentials.NewTLS(who.ClientTLS(AnyMaster(who))), who, AnyMaster(who)}
+	shown.put(c.passAt(here), strings.Repeat("0f", passBytes))
+	go func() {
+		_, _, _ = c.ClientHandshake(t.Context(), "a-long-name-of-a-master.in-a-long-domain.example.org:7070", here)
+	}()
+	first := make([]byte, 512)
+	n, err := io.ReadFull(there, first)
+	there.Close()
+	if err != nil || !strings.Contains(string(first[:n]), passPrefix+strings.Repeat("0f", passBytes)) {
+		t.Errorf("the first %d bytes show no pass (%v): %q", n, err, first[:n])
 	}
 }
 

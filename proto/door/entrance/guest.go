@@ -1,12 +1,16 @@
 package entrance
 
 import (
+	"bytes"
 	"container/list"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 )
+
+// PassMark is what the first message of a guest has in it who shows that it was here before, within its first 512 bytes.
+const PassMark = "borg-pass/"
 
 // Guest is a connection during its handshake. It has a turn while it computes and
 // leaves it to others while it waits for the other end.
@@ -52,7 +56,12 @@ type Guest struct {
 	hurried bool
 	// It has had its first turn. The same holds.
 	begun bool
+	// It makes no handshake.
+	plain bool
 }
+
+// Plain notes, before anything is read, that there is no handshake: it needs no turns.
+func (g *Guest) Plain() { g.plain = true }
 
 // Vouch notes, before it begins, that the guest has shown that it was here before, and by whom it is paid: by a
 // user, or, if that is empty, by nobody.
@@ -62,8 +71,11 @@ func (g *Guest) Vouch(user string) { g.vouched, g.user = true, user }
 // empty, nobody.
 func (g *Guest) Welcome(user string) { g.turns.welcome(g, user) }
 
-// Begin waits for the first turn: what was read before took next to nothing. The error is ErrDropped.
+// Begin waits for the first turn, if it has not had that. The error is ErrDropped.
 func (g *Guest) Begin() error {
+	if g.begun {
+		return nil
+	}
 	g.begun = true
 	if !g.turns.take(g, false) {
 		return ErrDropped
@@ -120,8 +132,11 @@ func (g *Guest) away() {
 
 // Read implements net.Conn. It waits for a turn before it returns what has come.
 func (g *Guest) Read(b []byte) (int, error) {
-	if g.over.Load() || !g.begun {
+	if g.over.Load() {
 		return g.Conn.Read(b)
+	}
+	if !g.begun {
+		return g.first(b)
 	}
 	g.away()
 	n, err := g.Conn.Read(b)
@@ -136,6 +151,16 @@ func (g *Guest) Read(b []byte) (int, error) {
 	}
 	g.hold()
 	return n, nil
+}
+
+// first reads what the other end says first. Without a mark in it nothing is done for it before it has a turn, not even to read on:
+// of a flood most are dropped before.
+func (g *Guest) first(b []byte) (int, error) {
+	n, err := g.Conn.Read(b)
+	if err != nil || g.plain || bytes.Contains(b[:n], []byte(PassMark)) {
+		return n, err
+	}
+	return n, g.Begin()
 }
 
 // Write implements net.Conn. What is computed between a write and the next read is

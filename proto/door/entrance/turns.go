@@ -11,6 +11,10 @@ import (
 // rested it goes first, so it has that quarter if it wants it.
 const restFactor = 3
 
+// mostTaken is what a turn counts for at most. Each step of a handshake computes for less than a millisecond; one that takes so
+// long has waited for a processor, and who has the next turn should not wait for that three times again.
+const mostTaken = 5 * time.Millisecond
+
 // What may be spent on handshakes that come to nothing.
 var (
 	// For an address from which somebody who is known has come: so much at once, such as for a hundred that begin
@@ -159,6 +163,7 @@ func (t *Turns) give(g *Guest, took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
+	took = min(took, mostTaken)
 	g.spent += took
 	g.pays.charge(now, g.grant, took)
 	if g.crowded {
