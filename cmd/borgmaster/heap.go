@@ -34,7 +34,7 @@ const (
 	// electionRoom is how much more it may grow for electionTime after an election. The
 	// machines of a master that is gone are taken over then, all are polled anew and a
 	// scheduler loads the cell; a collection in the midst of that would have half of the
-	// processors of a small machine for seconds.
+	// processors of a small machine for seconds. Of a small cell that is in no proportion: it is bounded as a rush is.
 	electionRoom  = 256 << 20
 	electionTime  = 10 * time.Second
 	electionEvery = 50 * time.Millisecond
@@ -67,7 +67,7 @@ func nextRoom(liveBytes, roomBytes, allocatedBytes uint64) uint64 {
 // roomAfter is the room so long after an election.
 func roomAfter(liveBytes, roomBytes uint64, since time.Duration) uint64 {
 	if since < electionTime {
-		return max(roomBytes, liveBytes*heapPercent/100) + electionRoom
+		return max(roomBytes, liveBytes*heapPercent/100) + min(electionRoom, max(liveBytes*rushPercent/100, heapRoom))
 	}
 	return roomBytes
 }

@@ -63,8 +63,9 @@ func TestHeapRoomAfterAnElection(t *testing.T) {
 		live, room, want uint64
 		since            time.Duration
 	}{
-		{64 << 20, heapRoom, heapRoom + electionRoom, 0},
-		{64 << 20, heapRoom, heapRoom + electionRoom, electionTime - time.Millisecond},
+		{8 << 20, heapRoom, 2 * heapRoom, 0},
+		{64 << 20, heapRoom, heapRoom + 128<<20, 0},
+		{64 << 20, heapRoom, heapRoom + 128<<20, electionTime - time.Millisecond},
 		{64 << 20, heapRoom, heapRoom, electionTime},
 		{1 << 30, heapRoom, 1<<30 + electionRoom, 0},
 		{1 << 30, mostHeapRoom, mostHeapRoom, time.Hour},
