@@ -105,7 +105,7 @@ func TestLeftOver(t *testing.T) {
 		live, heap, free uint64
 		want             bool
 	}{
-		{40 << 20, 140 << 20, 20 << 20, false},
+		{40 << 20, 110 << 20, 20 << 20, false},
 		{40 << 20, 140 << 20, 190 << 20, true},
 		{40 << 20, 476 << 20, 0, true},
 		{2 << 30, 4 << 30, 64 << 20, false},
