@@ -57,9 +57,10 @@ type hostileOrder struct {
 	Masters   []string
 }
 
-// hostileAttacks are the kinds of attack: by a user with a certificate, by a task with a
-// certificate and without one, and by a thousand connections that are slow or silent.
-var hostileAttacks = []string{"user", "task", "conns"}
+// hostileAttacks are the kinds of attack: a program that only computes, which shows what a shared
+// machine does to others by itself; a user with a certificate; a task with a certificate
+// and without one; and a thousand connections that are slow or silent.
+var hostileAttacks = []string{"burn", "user", "task", "conns"}
 
 func hostileDuration(b *testing.B) time.Duration {
 	text := os.Getenv("BORG_BENCH_MINUTES")
@@ -268,6 +269,13 @@ func (h *hostile) start(ctx context.Context, kind string) {
 		h.begin(ctx, h.addrs, 8, hostilePerS/4, &h.at)
 		h.unread(ctx)
 		h.halfOpen(ctx)
+	case "burn":
+		for range hostileClients {
+			h.at.Go(func() {
+				for ctx.Err() == nil {
+				}
+			})
+		}
 	case "conns":
 		slow(ctx, h.addrs, h.who, &h.at)
 	}

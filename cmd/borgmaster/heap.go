@@ -13,8 +13,8 @@ const (
 	// heapRoom is how much the heap may grow at least before garbage is collected. A
 	// master makes garbage at the rate of the log, whatever the size of its cell: with
 	// the runtime's rule that the heap may double, one with a small cell would collect
-	// without end.
-	heapRoom = 128 << 20
+	// without end. With little room a flood can fill little: a replica of a small cell takes some 90 MiB at rest.
+	heapRoom = 64 << 20
 	// mostHeapRoom is what that may become in a rush, so that garbage is collected once in
 	// collectEvery if that is enough: each time costs as much as before, and finds the same
 	// in use.
@@ -22,7 +22,7 @@ const (
 	collectEvery = 10 * time.Second
 	// rushPercent bounds it by what is in use: a collection costs in proportion to that, so a
 	// small cell gains little from more room, and whoever floods it would fill the room.
-	rushPercent = 400
+	rushPercent = 200
 	// restsBefore is how many looks in a row find little allocated before what a rush has
 	// left is collected and returned to the system.
 	restsBefore = 5
@@ -34,7 +34,7 @@ const (
 	// electionRoom is how much more it may grow for electionTime after an election. The
 	// machines of a master that is gone are taken over then, all are polled anew and a
 	// scheduler loads the cell; a collection in the midst of that would have half of the
-	// processors of a small machine for seconds.
+	// processors of a small machine for seconds. Of a small cell that is in no proportion: it is bounded as a rush is.
 	electionRoom  = 256 << 20
 	electionTime  = 10 * time.Second
 	electionEvery = 50 * time.Millisecond
@@ -67,7 +67,7 @@ func nextRoom(liveBytes, roomBytes, allocatedBytes uint64) uint64 {
 // roomAfter is the room so long after an election.
 func roomAfter(liveBytes, roomBytes uint64, since time.Duration) uint64 {
 	if since < electionTime {
-		return max(roomBytes, liveBytes*heapPercent/100) + electionRoom
+		return max(roomBytes, liveBytes*heapPercent/100) + min(electionRoom, max(liveBytes*rushPercent/100, heapRoom))
 	}
 	return roomBytes
 }

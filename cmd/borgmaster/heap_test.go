@@ -14,8 +14,8 @@ func TestHeapRoom(t *testing.T) {
 	}{
 		{0, heapRoom, mostHeapPercent},
 		{1 << 20, heapRoom, mostHeapPercent},
-		{16 << 20, heapRoom, 800},
-		{64 << 20, heapRoom, 200},
+		{16 << 20, heapRoom, 400},
+		{32 << 20, heapRoom, 200},
 		{64 << 20, mostHeapRoom, 800},
 		{heapRoom, heapRoom, heapPercent},
 		{2 << 30, mostHeapRoom, heapPercent},
@@ -50,7 +50,7 @@ func TestHeapRoomInARush(t *testing.T) {
 // TestHeapRoomOfASmallCell: whoever floods a small cell does not get it the room of a large
 // one.
 func TestHeapRoomOfASmallCell(t *testing.T) {
-	for live, want := range map[uint64]uint64{0: heapRoom, 30 << 20: heapRoom, 64 << 20: 256 << 20, 128 << 20: mostHeapRoom, 4 << 30: mostHeapRoom} {
+	for live, want := range map[uint64]uint64{0: heapRoom, 30 << 20: heapRoom, 64 << 20: 128 << 20, 128 << 20: 256 << 20, 256 << 20: mostHeapRoom, 4 << 30: mostHeapRoom} {
 		if got := nextRoom(live, heapRoom, 1<<30); got != want {
 			t.Errorf("with %d MiB in use the room is %d MiB in a rush, want %d", live>>20, got>>20, want>>20)
 		}
@@ -63,8 +63,9 @@ func TestHeapRoomAfterAnElection(t *testing.T) {
 		live, room, want uint64
 		since            time.Duration
 	}{
-		{64 << 20, heapRoom, heapRoom + electionRoom, 0},
-		{64 << 20, heapRoom, heapRoom + electionRoom, electionTime - time.Millisecond},
+		{8 << 20, heapRoom, 2 * heapRoom, 0},
+		{64 << 20, heapRoom, heapRoom + 128<<20, 0},
+		{64 << 20, heapRoom, heapRoom + 128<<20, electionTime - time.Millisecond},
 		{64 << 20, heapRoom, heapRoom, electionTime},
 		{1 << 30, heapRoom, 1<<30 + electionRoom, 0},
 		{1 << 30, mostHeapRoom, mostHeapRoom, time.Hour},
@@ -104,7 +105,7 @@ func TestLeftOver(t *testing.T) {
 		live, heap, free uint64
 		want             bool
 	}{
-		{40 << 20, 140 << 20, 20 << 20, false},
+		{40 << 20, 110 << 20, 20 << 20, false},
 		{40 << 20, 140 << 20, 190 << 20, true},
 		{40 << 20, 476 << 20, 0, true},
 		{2 << 30, 4 << 30, 64 << 20, false},

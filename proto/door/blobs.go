@@ -10,15 +10,13 @@ import (
 	"net/http"
 	"time"
 
-	"golang.org/x/net/netutil"
-
 	"borg/identity"
 )
 
 const (
-	// maxBlobConns are the connections of one machine's listener for packages at one
-	// time. More wait to be taken.
-	maxBlobConns = 64
+	// maxBlobAnswers are the answers of one machine that are under way at one time. More
+	// wait: they are long, and those that are oldest are not the worst.
+	maxBlobAnswers = 64
 	// blobHeadTimeout is how long a machine may take before it answers.
 	blobHeadTimeout = 15 * time.Second
 )
@@ -28,7 +26,7 @@ const (
 // taken.
 func ServeBlobs(ctx context.Context, listener net.Listener, config Config, blobs http.Handler) error {
 	server := &http.Server{
-		Handler: &blobGuard{config, blobs}, ReadHeaderTimeout: httpHeadTimeout,
+		Handler: &blobGuard{config, blobs, make(chan struct{}, maxBlobAnswers)}, ReadHeaderTimeout: httpHeadTimeout,
 		IdleTimeout: httpIdleTimeout, MaxHeaderBytes: maxHeaderBytes, TLSConfig: config.Identity.ServerTLS(),
 		ErrorLog:    log.New(refusedConns{&refusals{log: config.Logger, tell: config.Refused}}, "", 0),
 		BaseContext: func(net.Listener) context.Context { return ctx },
@@ -37,7 +35,7 @@ func ServeBlobs(ctx context.Context, listener net.Listener, config Config, blobs
 	// Who fetches goes on elsewhere.
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
-	if err := server.ServeTLS(netutil.LimitListener(listener, maxBlobConns), "", ""); !errors.Is(err, http.ErrServerClosed) {
+	if err := newLobby(listener).serve(server); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve packages on %s: %w", listener.Addr(), err)
 	}
 	return nil
@@ -63,11 +61,18 @@ func BlobClient(who *identity.Source) *http.Client {
 type blobGuard struct {
 	config Config
 	blobs  http.Handler
+	places chan struct{}
 }
 
 func (g *blobGuard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if _, err := g.config.admitPage(r, BlobsPage); err != nil {
 		refusePage(w, err)
+		return
+	}
+	select {
+	case g.places <- struct{}{}:
+		defer func() { <-g.places }()
+	case <-r.Context().Done():
 		return
 	}
 	g.blobs.ServeHTTP(w, r)

@@ -136,7 +136,7 @@ func (c *serverCredentials) called(raw net.Conn) (*identity.Source, credentials.
 	if own == nil {
 		return nil, nil, fmt.Errorf("nobody listens at %s", raw.LocalAddr())
 	}
-	return own, credentials.NewTLS(own.ServerTLS()), nil
+	return own, credentials.NewTLS(c.crowd.passes.inTurn(own.ServerTLS())), nil
 }
 
 // shake hears who somebody is.
@@ -155,9 +155,6 @@ func (c *serverCredentials) shake(raw net.Conn) (net.Conn, authInfo, error) {
 		who.issued, who.expires = time.Now(), time.Now().Add(identity.Life)
 		return buffered(raw, nil), who, err
 	}
-	if err := guest.Begin(); err != nil {
-		return nil, authInfo{}, err
-	}
 	conn, info, err := tls.ServerHandshake(guest)
 	if !guest.Leave() {
 		return nil, authInfo{}, entrance.ErrDropped
@@ -168,6 +165,8 @@ func (c *serverCredentials) shake(raw net.Conn) (net.Conn, authInfo, error) {
 	who, err := callerOn(own, info)
 	var counted net.Conn
 	if err == nil {
+		guest.Welcome(paysFor(who.name))
+		c.crowd.passes.give(info, who.name)
 		who.in = reading(conn, who.name)
 		counted, who.here, who.flow, err = c.crowd.admit(who.in, who.name)
 	}
@@ -302,11 +301,12 @@ func (c *clientCredentials) ClientHandshake(ctx context.Context, authority strin
 			return nil, nil, err
 		}
 	}
-	conn, info, err := c.TransportCredentials.ClientHandshake(ctx, authority, raw)
+	conn, info, err := c.showing(raw).ClientHandshake(ctx, authority, raw)
 	done(err == nil)
 	if err != nil {
 		return nil, nil, err
 	}
+	c.keepPass(raw, info)
 	who, err := fromTLS(info)
 	if err != nil {
 		conn.Close()

@@ -47,6 +47,8 @@ const (
 type crowd struct {
 	// Connections that have not finished their handshake.
 	hall *entrance.Hall
+	// Those who were here, so that they need not wait behind strangers when they come again.
+	passes *passes
 
 	mu sync.Mutex
 	// By caller, masters left out; guarded by mu.
@@ -116,7 +118,7 @@ type present struct {
 }
 
 func newCrowd() *crowd {
-	return &crowd{hall: newHall(), callers: make(map[identity.Name]*present), users: make(map[string]*presentUser)}
+	return &crowd{hall: newHall(), passes: newPasses(), callers: make(map[identity.Name]*present), users: make(map[string]*presentUser)}
 }
 
 func newHall() *entrance.Hall {

@@ -130,9 +130,10 @@ func NewServer(config Config) *Server {
 		config.Logger.Error("this build has no TLS and believes everybody: it is for measurements alone")
 	}
 	config.repeated = new(repeat.Limiter)
+	crowd := newCrowd()
 	creds := &serverCredentials{
-		TransportCredentials: credentials.NewTLS(config.Identity.ServerTLS()), own: config.Identity,
-		log: &refusals{log: config.Logger, tell: config.Refused}, crowd: newCrowd(), config: &config,
+		TransportCredentials: credentials.NewTLS(crowd.passes.inTurn(config.Identity.ServerTLS())), own: config.Identity,
+		log: &refusals{log: config.Logger, tell: config.Refused}, crowd: crowd, config: &config,
 	}
 	// Masters keep connections to machines that others of them poll.
 	idle := KeepAlive.Time

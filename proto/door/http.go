@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/net/netutil"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -27,9 +26,6 @@ const (
 	httpIdleTimeout  = time.Minute
 	// What is under way when the program ends has so long.
 	httpEndTimeout = 250 * time.Millisecond
-	// Connections of one listener for pages at one time. More wait to be taken; one
-	// that says nothing is closed after httpHeadTimeout.
-	maxHTTPConns = 256
 )
 
 // Page is a kind of what programs show of themselves over HTTP.
@@ -55,7 +51,7 @@ var pageAccess = map[Page][]identity.Role{
 
 // HTTPListener listens for browsers and for what collects metrics.
 type HTTPListener struct {
-	listener net.Listener
+	listener *lobby
 	// How callers are told apart: certificates, the user of a process, or not at
 	// all, which is for this machine alone.
 	tls, plain bool
@@ -79,7 +75,7 @@ func ListenHTTP(addr string) (*HTTPListener, error) {
 	default:
 		h.tls = true
 	}
-	h.listener = netutil.LimitListener(l, maxHTTPConns)
+	h.listener = newLobby(l)
 	return h, nil
 }
 
@@ -138,15 +134,11 @@ func (l *HTTPListener) ServeHTTP(ctx context.Context, config Config, pages http.
 			<-ended
 		}
 	}()
-	var err error
 	if l.tls {
 		server.TLSConfig = config.Identity.ServerTLS()
 		server.TLSConfig.NextProtos = []string{"h2", "http/1.1"}
-		err = server.ServeTLS(l.listener, "", "")
-	} else {
-		err = server.Serve(l.listener)
 	}
-	if !errors.Is(err, http.ErrServerClosed) {
+	if err := l.listener.serve(server); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve pages on %s: %w", l.listener.Addr(), err)
 	}
 	return nil

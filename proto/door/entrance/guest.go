@@ -1,12 +1,16 @@
 package entrance
 
 import (
+	"bytes"
 	"container/list"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 )
+
+// PassMark is what the first message of a guest has in it who shows that it was here before, within its first 512 bytes.
+const PassMark = "borg-pass/"
 
 // Guest is a connection during its handshake. It has a turn while it computes and
 // leaves it to others while it waits for the other end.
@@ -16,14 +20,23 @@ type Guest struct {
 	turns *Turns
 	// Key of its address.
 	host string
-	// Its address had more than crowdedHost guests when it came.
-	crowded bool
 
 	// In its host; nil: it has left or was dropped. Guarded by hall.mu.
 	place *list.Element
 
-	// Dropped to make room for another one. Guarded by turns.mu, as is where it waits.
+	// It has shown that it was here before, for a user; empty: one that pays for nothing. The same goroutine as in asked.
+	vouched bool
+	user    string
+	// Dropped to make room for another one. Guarded by turns.mu, as is all until wake.
 	dropped bool
+	// Where it waits, and who pays for it; nil: it has waited for no turn so far.
+	at    place
+	pays  *account
+	grant grant
+	// What was spent for it, by who pays.
+	spent time.Duration
+	// Its last turn was one of the crowd.
+	crowded bool
 	queued  *list.List
 	inQueue *list.Element
 	// Hears once for each wait: true with a turn, false when dropped.
@@ -41,10 +54,29 @@ type Guest struct {
 	asked bool
 	// The answer had its turn before others. The same holds.
 	hurried bool
+	// It has had its first turn. The same holds.
+	begun bool
+	// It makes no handshake.
+	plain bool
 }
 
-// Begin waits for the first turn. The error is ErrDropped.
+// Plain notes, before anything is read, that there is no handshake: it needs no turns.
+func (g *Guest) Plain() { g.plain = true }
+
+// Vouch notes, before it begins, that the guest has shown that it was here before, and by whom it is paid: by a
+// user, or, if that is empty, by nobody.
+func (g *Guest) Vouch(user string) { g.vouched, g.user = true, user }
+
+// Welcome notes, after it has left, that the handshake has shown somebody who is known, and who pays for it: a user, or, if that is
+// empty, nobody.
+func (g *Guest) Welcome(user string) { g.turns.welcome(g, user) }
+
+// Begin waits for the first turn, if it has not had that. The error is ErrDropped.
 func (g *Guest) Begin() error {
+	if g.begun {
+		return nil
+	}
+	g.begun = true
 	if !g.turns.take(g, false) {
 		return ErrDropped
 	}
@@ -77,7 +109,7 @@ func (g *Guest) Leave() bool {
 func (g *Guest) leaveTurn() {
 	if g.turn {
 		g.turn = false
-		g.turns.give(time.Since(g.since), g.crowded)
+		g.turns.give(g, time.Since(g.since))
 	}
 }
 
@@ -103,6 +135,9 @@ func (g *Guest) Read(b []byte) (int, error) {
 	if g.over.Load() {
 		return g.Conn.Read(b)
 	}
+	if !g.begun {
+		return g.first(b)
+	}
 	g.away()
 	n, err := g.Conn.Read(b)
 	if err != nil {
@@ -116,6 +151,16 @@ func (g *Guest) Read(b []byte) (int, error) {
 	}
 	g.hold()
 	return n, nil
+}
+
+// first reads what the other end says first. Without a mark in it nothing is done for it before it has a turn, not even to read on:
+// of a flood most are dropped before.
+func (g *Guest) first(b []byte) (int, error) {
+	n, err := g.Conn.Read(b)
+	if err != nil || g.plain || bytes.Contains(b[:n], []byte(PassMark)) {
+		return n, err
+	}
+	return n, g.Begin()
 }
 
 // Write implements net.Conn. What is computed between a write and the next read is

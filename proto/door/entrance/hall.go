@@ -83,7 +83,14 @@ func HostOf(addr net.Addr) string {
 // drops the oldest guest of the same address, or, when all addresses together have too many, of the
 // address that has most.
 func (h *Hall) Enter(conn net.Conn, turns *Turns) *Guest {
-	g := &Guest{Conn: conn, hall: h, turns: turns, host: HostOf(conn.RemoteAddr()), wake: make(chan bool, 1)}
+	g := &Guest{Conn: conn, turns: turns, host: HostOf(conn.RemoteAddr()), wake: make(chan bool, 1)}
+	h.Take(g)
+	return g
+}
+
+// Take makes one a guest who has left another hall, or this one, in the same way. Its handshake is over.
+func (h *Hall) Take(g *Guest) {
+	g.hall = h
 	h.mu.Lock()
 	of := h.hosts[g.host]
 	if of == nil {
@@ -104,7 +111,6 @@ func (h *Hall) Enter(conn net.Conn, turns *Turns) *Guest {
 	}
 	// To drop its last guest has removed an address from the map.
 	h.hosts[g.host] = of
-	g.crowded = of.guests.Len() >= crowdedHost
 	g.place = of.guests.PushBack(g)
 	h.all++
 	h.resize(of)
@@ -113,7 +119,6 @@ func (h *Hall) Enter(conn net.Conn, turns *Turns) *Guest {
 		dropped.Add(1)
 		drop.drop()
 	}
-	return g
 }
 
 // remove takes a guest out, and reports whether it was there. The caller holds mu.
