@@ -54,7 +54,7 @@ func TestCertificatesAreToldAhead(t *testing.T) {
 		{"the authority ends in months", 80 * 24 * hour, nil, pages.Warn, []string{"authority ends in", "borgmaster authority replace"}},
 		{"sooner than it is replaced by the defaults", 10 * 24 * hour, nil, pages.Bad, []string{"authority ends in", "borgmaster authority replace"}},
 		{"it ended", -hour, nil, pages.Bad, []string{"ended", "borgmaster authority renew --dir"}},
-		{"a machine does not renew", 365 * 24 * hour, []time.Duration{40 * hour, 80 * hour}, pages.Warn, []string{"run out and were not renewed: a (in", "see its log"}},
+		{"a machine does not renew", 365 * 24 * hour, []time.Duration{40 * hour, 80 * hour}, pages.Warn, []string{"run out and were not renewed: a (in", "borgcfg machine list -o wide"}},
 		{"a machine's ran out", 365 * 24 * hour, []time.Duration{-hour}, pages.Warn, []string{"ran out: a.", "borgcfg machine invite"}},
 		{"many", 365 * 24 * hour, []time.Duration{-hour, -hour, -hour, -hour, -hour, -hour, -hour}, pages.Warn, []string{"a, b, c, d, e, 2 more"}},
 	} {

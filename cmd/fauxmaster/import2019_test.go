@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -233,9 +234,7 @@ func TestImportChoosesAMoment(t *testing.T) {
 	late := map[string]string{"machine_events.csv": machines + "650000000,5,ADD,1,1\n", "collection_events.csv": collections,
 		"instance_events.csv": events + "660000000,SUBMIT,1,0,,0.1,0.1\n700000000,SCHEDULE,1,0,5,0.1,0.1\n"}
 	ours := map[string]string{"about.json": `{"largestCpuMilli":8000,"largestMemBytes":8589934592}`}
-	for name, text := range early {
-		ours[name] = text
-	}
+	maps.Copy(ours, early)
 	google2011 := map[string]string{"machine_events/part-0": "650000000,5,0,p,1,1\n", "task_events/part-0": "660000000,,1,0,5,1,ann,0,9,0.1,0.1,0,0\n"}
 	for _, c := range []struct {
 		kind, args string
