@@ -55,8 +55,8 @@ type crowd struct {
 	callers map[identity.Name]*present
 	// By chargedUser, masters left out; guarded by mu.
 	users map[string]*presentUser
-	// Bytes received from all of them that no handler has taken.
-	receiving atomic.Int64
+	// The sums of presentUser's receiving and answers.
+	receiving, answers atomic.Int64
 }
 
 // presentUser is what a user and its tasks have at a door.
@@ -67,9 +67,10 @@ type presentUser struct {
 	flows map[*inflow]bool
 	// Concurrent calls.
 	calls atomic.Int64
-	// Bytes received from them that no handler has taken.
+	// Bytes received from them that were not decoded, and the memory of messages that were
+	// and are not answered.
 	receiving atomic.Int64
-	// In crowd.users.
+	// Key in crowd.users.
 	key string
 }
 
@@ -82,15 +83,15 @@ func chargedUser(name identity.Name) string {
 	return name.String()
 }
 
-// hangUpLargest closes the connection with the most bytes that no handler has taken, of one
-// user, or of all users if of is nil.
-func (c *crowd) hangUpLargest(of *presentUser) {
+// hangUpLargest closes the connection that holds most, of one user, or of all users if of is
+// nil.
+func (c *crowd) hangUpLargest(of *presentUser, holds func(*inflow) int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var largest *inflow
 	look := func(u *presentUser) {
 		for f := range u.flows {
-			if !f.closing.Load() && (largest == nil || f.held.Load() > largest.held.Load()) {
+			if !f.closing.Load() && (largest == nil || holds(f) > holds(largest)) {
 				largest = f
 			}
 		}

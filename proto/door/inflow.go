@@ -106,6 +106,8 @@ type inflow struct {
 	closing atomic.Bool
 	// The connection was closed.
 	gone atomic.Bool
+	// Bytes of answers that were not read.
+	unread atomic.Int64
 
 	// Bytes of the preface that have yet to come.
 	preface int
@@ -303,9 +305,9 @@ func (r *receiving) add(n int64) {
 	}
 	switch {
 	case ofUser > maxReceivingOfUser:
-		r.flow.crowd.hangUpLargest(r.flow.user)
+		r.flow.crowd.hangUpLargest(r.flow.user, receivedBytes)
 	case ofAll > maxReceiving:
-		r.flow.crowd.hangUpLargest(nil)
+		r.flow.crowd.hangUpLargest(nil, receivedBytes)
 	}
 }
 
@@ -324,7 +326,7 @@ func (r *receiving) reserve(n int64) bool {
 		return false
 	}
 	if ofAll > maxReceiving {
-		r.flow.crowd.hangUpLargest(nil)
+		r.flow.crowd.hangUpLargest(nil, receivedBytes)
 	}
 	return true
 }
@@ -343,6 +345,9 @@ func (r *receiving) take(n int64) {
 		return
 	}
 }
+
+// receivedBytes is what a connection has sent and holds.
+func receivedBytes(f *inflow) int64 { return f.held.Load() }
 
 // end says that the call has ended.
 func (r *receiving) end() {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"fmt"
 	mathrand "math/rand/v2"
 	"runtime"
 	"strings"
@@ -404,5 +405,54 @@ func TestOutflowMessages(t *testing.T) {
 	}
 	if o.send(s.a, 9, func(bytes int64, _ bool) { s.held = -bytes }); s.held != -9 {
 		t.Error("a message for a call that was given up is held")
+	}
+}
+
+// TestUnreadAnswersOfAll: of users who are each within their own bound, and together beyond
+// that of all, the connection with most unread answers is closed, and nothing counts when the
+// others have read theirs.
+func TestUnreadAnswersOfAll(t *testing.T) {
+	c := newCrowd()
+	closed := make(chan string, 100)
+	type call struct {
+		*patience
+		bytes int64
+	}
+	var calls []call
+	hold := func(user string, bytes int64) {
+		u := c.users[user]
+		if u == nil {
+			u = &presentUser{flows: make(map[*inflow]bool), key: user}
+			c.users[user] = u
+		}
+		f := newInflow(c, u)
+		f.hangUp = func() { closed <- user }
+		c.mu.Lock()
+		u.flows[f] = true
+		c.mu.Unlock()
+		p := &patience{flow: f}
+		if !p.count(bytes) {
+			t.Fatalf("%s may not have %d MiB", user, bytes>>20)
+		}
+		calls = append(calls, call{p, bytes})
+	}
+	hold("most", 50<<20)
+	for n := 1; c.answers.Load()+(49<<20) <= maxAnswers; n++ {
+		hold(fmt.Sprint("user", n), 49<<20)
+	}
+	select {
+	case user := <-closed:
+		t.Fatalf("the connection of %s is closed within the bound", user)
+	default:
+	}
+	hold("last", 49<<20)
+	if user := <-closed; user != "most" {
+		t.Errorf("the connection of %s is closed, want that of the one with most", user)
+	}
+	for _, call := range calls {
+		call.count(-call.bytes)
+	}
+	if c.answers.Load() != 0 || c.users["most"].answers.Load() != 0 {
+		t.Errorf("%d bytes are left", c.answers.Load())
 	}
 }

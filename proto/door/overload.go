@@ -25,6 +25,9 @@ const (
 	// maxAnswersOfUser bounds the bytes of unread answers of one user and its tasks, on all
 	// connections.
 	maxAnswersOfUser = 64 << 20
+	// maxAnswers bounds the same of all users together. With more, the connection that has
+	// most of them is closed.
+	maxAnswers = 512 << 20
 )
 
 // TooMuch returns the error of a call that is refused now and may be retried after a time.
@@ -52,9 +55,10 @@ func RetryAfter(err error) time.Duration {
 // patience closes the connection of a client that takes too long to send or read a message.
 type patience struct {
 	timer *time.Timer
-	// Bytes of unread answers of the user on all its connections, and of this call alone.
-	answers *atomic.Int64
-	held    atomic.Int64
+	// The connection of a user or a task; nil for other callers, whose answers do not count.
+	flow *inflow
+	// Bytes of the unread answer of this call.
+	held atomic.Int64
 	// Called when the call has ended; nil for nothing. Set by the handler's goroutine.
 	atEnd func()
 }
@@ -89,6 +93,21 @@ func AtEnd(ctx context.Context, f func()) bool {
 	return true
 }
 
+// count adds n bytes to the unread answers of the connection, of its user and of all users. It
+// reports whether the user may have that many. Where all users together have too many, the
+// connection with the most is closed.
+func (p *patience) count(n int64) bool {
+	if p.flow == nil {
+		return true
+	}
+	p.flow.unread.Add(n)
+	ofUser, ofAll := p.flow.user.answers.Add(n), p.flow.crowd.answers.Add(n)
+	if n > 0 && ofAll > maxAnswers {
+		p.flow.crowd.hangUpLargest(nil, func(f *inflow) int64 { return f.unread.Load() })
+	}
+	return n <= 0 || ofUser <= maxAnswersOfUser
+}
+
 // answer counts an answer that is about to be sent. It returns an error if the user has too many
 // unread answers.
 func (p *patience) answer(caller identity.Name, resp any) error {
@@ -98,7 +117,7 @@ func (p *patience) answer(caller identity.Name, resp any) error {
 	}
 	n := int64(proto.Size(m))
 	p.held.Add(n)
-	if p.answers.Add(n) > maxAnswersOfUser && n > 0 {
+	if !p.count(n) {
 		return tooManyAnswers(caller)
 	}
 	p.begin()
@@ -140,14 +159,14 @@ func (p *patience) sendWhenWritten(stream grpc.ServerStream, ctx context.Context
 	if m, ok := m.(proto.Message); ok {
 		bytes = int64(proto.Size(m))
 	}
-	if p.answers.Add(bytes) > maxAnswersOfUser && bytes > 0 {
-		p.answers.Add(-bytes)
+	if !p.count(bytes) {
+		p.count(-bytes)
 		return tooManyAnswers(Caller(ctx))
 	}
 	// The one before has stopped the timer.
 	p.begin()
 	out.send(r.out, bytes, func(bytes int64, last bool) {
-		p.answers.Add(-bytes)
+		p.count(-bytes)
 		if !last {
 			p.end()
 		}
@@ -171,16 +190,7 @@ func (callCounter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Cont
 	if !ok || info.hangUp == nil || info.name.Role == identity.Master {
 		return ctx
 	}
-	return context.WithValue(ctx, patienceKey{}, &patience{timer: time.AfterFunc(slowTimeout, info.hangUp), answers: info.answers()})
-}
-
-// answers returns the count of bytes of the user's unread answers. For a master or a scheduler
-// it is a count of this call alone.
-func (a authInfo) answers() *atomic.Int64 {
-	if a.flow != nil {
-		return &a.flow.user.answers
-	}
-	return new(atomic.Int64)
+	return context.WithValue(ctx, patienceKey{}, &patience{timer: time.AfterFunc(slowTimeout, info.hangUp), flow: info.flow})
 }
 
 // authOf returns the identity of the other end of the connection, which may be a master that
@@ -220,7 +230,7 @@ func endCall(ctx context.Context) {
 	release := func() {
 		if p != nil {
 			p.end()
-			p.answers.Add(-p.held.Load())
+			p.count(-p.held.Load())
 		}
 		countCall(ctx, -1)
 	}

@@ -2,7 +2,6 @@ package door
 
 import (
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,7 +18,7 @@ import (
 func TestPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hungUp := false
-		p := &patience{timer: time.AfterFunc(slowTimeout, func() { hungUp = true }), answers: new(atomic.Int64)}
+		p := &patience{timer: time.AfterFunc(slowTimeout, func() { hungUp = true })}
 		time.Sleep(slowTimeout / 2)
 		p.end()
 		time.Sleep(2 * slowTimeout)
@@ -38,10 +37,10 @@ func TestPatience(t *testing.T) {
 // TestAnswersAreBounded: what one caller has not read is bounded over all his calls.
 func TestAnswersAreBounded(t *testing.T) {
 	alice := identity.Name{Cell: "test", Role: identity.User, ID: "alice"}
-	unread := new(atomic.Int64)
+	flow := newInflow(newCrowd(), new(presentUser))
 	resp := &borgrpc.GetCellResponse{Build: strings.Repeat("x", 8<<20)}
 	for n := range 12 {
-		p := &patience{timer: time.AfterFunc(time.Hour, func() {}), answers: unread}
+		p := &patience{timer: time.AfterFunc(time.Hour, func() {}), flow: flow}
 		defer p.timer.Stop()
 		err := p.answer(alice, resp)
 		if want := n >= 7; (err != nil) != want {
