@@ -9,20 +9,20 @@ import (
 )
 
 const (
-	// maxHTTPConns bounds the connections of one listener for pages or packages that have no request under way, because they
-	// have said nothing, or half of one. With one more the oldest of the address that has most is closed.
+	// maxHTTPConns bounds the connections of one listener for pages or packages that have no whole
+	// request under way. With one more, the oldest of the address that has most is closed.
 	maxHTTPConns = 256
-	// maxHTTPAnswers bounds those that have one, in the same way. Answers are made within milliseconds: who is oldest reads
-	// slowly.
+	// maxHTTPAnswers bounds those that have one, in the same way. Answers are made within
+	// milliseconds, so the oldest one is read slowly.
 	maxHTTPAnswers = 256
 )
 
-// lobby is a listener for requests over HTTP. Newcomers always come in, so who says nothing, sends half of a request or does
-// not read its answer keeps nobody out.
+// lobby is a listener for HTTP. It always accepts new connections and closes old ones in their
+// place, so that clients that send nothing, half a request, or do not read keep nobody out.
 type lobby struct {
 	net.Listener
 	waiting, answered *entrance.Hall
-	// Nobody makes a handshake.
+	// Connections are without TLS.
 	plain bool
 }
 
@@ -46,7 +46,7 @@ func (l *lobby) Accept() (net.Conn, error) {
 	return guest, nil
 }
 
-// moved hears what becomes of a connection, from whoever serves it.
+// moved is the ConnState of the server.
 func (l *lobby) moved(conn net.Conn, to http.ConnState) {
 	secure, ok := conn.(*tls.Conn)
 	if ok {
@@ -65,7 +65,7 @@ func (l *lobby) moved(conn net.Conn, to http.ConnState) {
 	}
 }
 
-// serve has a server take its connections from here, over TLS if it has a configuration for it.
+// serve serves the connections of the lobby, over TLS if the server has a TLSConfig.
 func (l *lobby) serve(server *http.Server) error {
 	server.ConnState = l.moved
 	if l.plain = server.TLSConfig == nil; l.plain {

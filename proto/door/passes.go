@@ -16,35 +16,40 @@ import (
 )
 
 const (
-	// maxPasses bounds those that a door keeps, each some 200 bytes; the oldest is forgotten.
+	// maxPasses bounds the passes that a server remembers, of some 200 bytes each; the oldest is
+	// forgotten.
 	maxPasses = 16384
-	// maxPassesHeld bounds those that a process holds for the doors it calls.
+	// maxPassesHeld bounds the passes that a process holds as a client.
 	maxPassesHeld = 64
-	// passPrefix begins the name of a protocol by which a pass is shown in the first message of a handshake.
+	// passPrefix begins the ALPN protocol name that carries a pass in the first message of a
+	// handshake.
 	passPrefix = entrance.PassMark
-	// passLabel tells the secret of a pass from others that are made of a connection's.
+	// passLabel is the label under which a pass is derived from a connection's secret.
 	passLabel = "EXPORTER-borg-pass"
 	passBytes = 16
 )
 
-// passes are what a door knows its callers by before it has computed anything for them. Both ends of a connection
-// derive one from its secret, so nothing is sent. Who calls shows it the next time in the clear, and it counts once:
-// whoever sees it gains at most a place in line, and nothing is believed for it.
+// passes let a server recognize a client before it has computed anything for it. Both ends of a
+// connection derive a pass from the connection's secret, so none is sent. The client shows it, in
+// the clear, when it connects again. A pass counts once and grants only an earlier turn: an
+// eavesdropper could gain a place in line with it, and nothing else.
+//
+// A server keeps by pass the user that is charged; a client keeps by server the pass.
 type passes struct {
 	mu sync.Mutex
-	// Guarded by mu, like order: by pass.
+	// Guarded by mu, like order.
 	of map[string]*list.Element
 	// Of heldPass, the oldest one first.
 	order list.List
 	most  int
 }
 
-// heldPass is one that is kept: by a door, for whoever pays; by who calls, for a door.
+// heldPass is a key and its value.
 type heldPass struct{ pass, by string }
 
 func newPasses() *passes { return &passes{of: map[string]*list.Element{}, most: maxPasses} }
 
-// put keeps a value by a key.
+// put stores a value under a key, and drops the oldest one if there are too many.
 func (p *passes) put(key, value string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -58,7 +63,7 @@ func (p *passes) put(key, value string) {
 	p.of[key] = p.order.PushBack(heldPass{key, value})
 }
 
-// take returns what was put, once.
+// take removes a value and returns it.
 func (p *passes) take(key string) (value string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -70,7 +75,7 @@ func (p *passes) take(key string) (value string, ok bool) {
 	return p.order.Remove(e).(heldPass).by, true
 }
 
-// passOf is the pass of a connection, at both ends.
+// passOf derives the pass of a connection; both ends derive the same.
 func passOf(info credentials.AuthInfo) (pass string, ok bool) {
 	of, ok := info.(credentials.TLSInfo)
 	if !ok {
@@ -80,15 +85,15 @@ func passOf(info credentials.AuthInfo) (pass string, ok bool) {
 	return hex.EncodeToString(secret), err == nil
 }
 
-// give has the caller of a connection known the next time.
+// give remembers the pass of a client's connection.
 func (p *passes) give(info credentials.AuthInfo, who identity.Name) {
 	if pass, ok := passOf(info); ok {
 		p.put(pass, paysFor(who))
 	}
 }
 
-// paysFor is who pays for the handshakes of a caller: tasks are their user's, and masters and schedulers, on
-// whom the cell depends, pay nothing.
+// paysFor returns the user that is charged for a caller's handshakes, a task's user for a task. It
+// is empty for masters and schedulers, which are not charged because the cell depends on them.
 func paysFor(name identity.Name) string {
 	if name.Role == identity.Master || name.Role == identity.Scheduler {
 		return ""
@@ -96,8 +101,8 @@ func paysFor(name identity.Name) string {
 	return chargedUser(name)
 }
 
-// inTurn has handshakes wait for their turns: those with a pass when their first message has been read, so that it
-// counts, and all others before. Connections are guests.
+// inTurn makes handshakes on a server wait for their first turns. A guest with a pass waits here,
+// when its first message has been read; others wait before that (Guest.Read).
 func (p *passes) inTurn(config *tls.Config) *tls.Config {
 	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		guest, ok := hello.Conn.(*entrance.Guest)
@@ -117,15 +122,15 @@ func (p *passes) inTurn(config *tls.Config) *tls.Config {
 	return config
 }
 
-// shown are the passes that this process has for the doors of masters, by who has them and where.
+// shown are the passes that this process holds as a client of masters, by passAt.
 var shown = &passes{of: map[string]*list.Element{}, most: maxPassesHeld}
 
-// passAt is by what a pass is kept.
+// passAt is the key of a client's pass: who it is and which server it calls.
 func (c *clientCredentials) passAt(raw net.Conn) string {
 	return c.own.Name().String() + " " + raw.RemoteAddr().String()
 }
 
-// showing is how the caller proves who he is, with a pass if there is one.
+// showing returns the credentials for a new connection, with a pass if there is one.
 func (c *clientCredentials) showing(raw net.Conn) credentials.TransportCredentials {
 	if c.want.Role != identity.Master {
 		return c.TransportCredentials
@@ -139,7 +144,7 @@ func (c *clientCredentials) showing(raw net.Conn) credentials.TransportCredentia
 	return credentials.NewTLS(config)
 }
 
-// keepPass keeps the pass of a connection for the next one to that door.
+// keepPass stores the pass of a connection for the next one to the same server.
 func (c *clientCredentials) keepPass(raw net.Conn, info credentials.AuthInfo) {
 	if c.want.Role != identity.Master {
 		return

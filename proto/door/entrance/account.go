@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// account is the time that handshakes have computed for somebody and that came to nothing so far. It
-// is forgotten by and by.
+// account is the processor time that handshakes of an address, of a user or of all strangers have
+// used without success. It decays with time.
 type account struct {
 	spent time.Duration
-	// When spent was right.
+	// The time for which spent is computed.
 	at time.Time
 }
 
-// grant is what an account may have spent, and which part of the time that goes by is forgotten. At most twice as
-// much is noted, so that a flood is forgotten soon after its end.
+// grant is how much an account may have spent, and its decay: in a time t, t/part is forgotten.
+// An account holds at most twice the grant, so that a flood is forgotten soon after its end.
 type grant struct {
 	spent time.Duration
 	part  int
 }
 
-// look has what was spent forgotten up to now.
+// look applies the decay up to now.
 func (a *account) look(now time.Time, g grant) {
 	if past := now.Sub(a.at); past > 0 {
 		a.spent = max(a.spent-past/time.Duration(g.part), 0)
@@ -28,23 +28,23 @@ func (a *account) look(now time.Time, g grant) {
 	a.at = now
 }
 
-// over says that more was spent than may be.
+// over reports whether more than the grant was spent.
 func (a *account) over(now time.Time, g grant) bool {
 	a.look(now, g)
 	return a.spent > g.spent
 }
 
-// charge notes what was spent; less than nothing is paid back.
+// charge adds time to what was spent; a negative time is paid back.
 func (a *account) charge(now time.Time, g grant, took time.Duration) {
 	a.look(now, g)
 	a.spent = min(max(a.spent+took, 0), 2*g.spent)
 }
 
-// ledger keeps the accounts of those of whom something was heard last, so many at most.
+// ledger holds accounts by name, and drops the one kept longest ago when it has too many.
 type ledger struct {
 	most int
 	of   map[string]*list.Element
-	// Of *entry; those of whom something was heard last are at the front.
+	// Of *entry, the one kept last at the front.
 	order list.List
 }
 
@@ -55,7 +55,7 @@ type entry struct {
 
 func newLedger(most int) *ledger { return &ledger{most: most, of: map[string]*list.Element{}} }
 
-// find returns the account of somebody, or nil.
+// find returns the account of a name, or nil.
 func (l *ledger) find(name string) *account {
 	if e := l.of[name]; e != nil {
 		return &e.Value.(*entry).account
@@ -63,7 +63,7 @@ func (l *ledger) find(name string) *account {
 	return nil
 }
 
-// keep returns the account of somebody, and forgets in its favor whom it heard of longest ago.
+// keep returns the account of a name, and makes it if there is none.
 func (l *ledger) keep(name string) *account {
 	if e := l.of[name]; e != nil {
 		l.order.MoveToFront(e)

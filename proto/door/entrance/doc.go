@@ -9,7 +9,8 @@
 // choice would spare some guests of very long round trips, and lose honest ones at any rate
 // of arrivals.
 //
-// A guest computes only while it has a turn. Turns go to addresses one after the other,
-// and for each address to the guest that came to wait last. Under a flood the first one in line
-// has waited too long to be honest; the last one has just arrived.
+// A guest computes only while it has a turn. Addresses take turns, and within an address the
+// newest guest goes first: under a flood the oldest has waited too long to be honest. Addresses
+// that make this process compute too much without success are crowded, and share a bounded
+// part of the time.
 package entrance

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// PassMark is what the first message of a guest has in it who shows that it was here before, within its first 512 bytes.
+// PassMark occurs in the first 512 bytes of a guest's first message if the guest shows a pass.
 const PassMark = "borg-pass/"
 
 // Guest is a connection during its handshake. It has a turn while it computes and
@@ -24,26 +24,27 @@ type Guest struct {
 	// In its host; nil: it has left or was dropped. Guarded by hall.mu.
 	place *list.Element
 
-	// It has shown that it was here before, for a user; empty: one that pays for nothing. The same goroutine as in asked.
+	// It has shown a pass. user is the one that pays for it; empty if it is not charged. Only the
+	// goroutine of the handshake uses both.
 	vouched bool
 	user    string
 	// Dropped to make room for another one. Guarded by turns.mu, as is all until wake.
 	dropped bool
-	// Where it waits, and who pays for it; nil: it has waited for no turn so far.
+	// Where it waits, and the account that pays for it; nil until it waits for the first time.
 	at    place
 	pays  *account
 	grant grant
-	// What was spent for it, by who pays.
+	// What that account was charged for it.
 	spent time.Duration
-	// Its last turn was one of the crowd.
+	// It had its last turn as a crowded guest.
 	crowded bool
 	queued  *list.List
 	inQueue *list.Element
-	// Hears once for each wait: true with a turn, false when dropped.
+	// Receives once for each wait: true with a turn, false if dropped.
 	wake chan bool
 
-	// The handshake has ended for whoever made it, though it may still compute. Set with
-	// mu.
+	// The caller of the handshake has given it up or has its result, though it may still
+	// compute. Set with mu held.
 	over atomic.Bool
 	mu   sync.Mutex
 	// It has a turn now, and since when. Guarded by mu.
@@ -52,26 +53,27 @@ type Guest struct {
 	// This end has sent something; the next read is the other end's answer. Only the
 	// goroutine of the handshake uses it.
 	asked bool
-	// The answer had its turn before others. The same holds.
+	// The answer had its turn before others. Likewise.
 	hurried bool
-	// It has had its first turn. The same holds.
+	// It has had its first turn. Likewise.
 	begun bool
-	// It makes no handshake.
+	// There is no handshake.
 	plain bool
 }
 
-// Plain notes, before anything is read, that there is no handshake: it needs no turns.
+// Plain marks a connection without a handshake, which needs no turns. It must be called before
+// anything is read.
 func (g *Guest) Plain() { g.plain = true }
 
-// Vouch notes, before it begins, that the guest has shown that it was here before, and by whom it is paid: by a
-// user, or, if that is empty, by nobody.
+// Vouch records that the guest has shown a pass. The handshake is charged to the user, or to
+// nobody if user is empty. It must be called before Begin.
 func (g *Guest) Vouch(user string) { g.vouched, g.user = true, user }
 
-// Welcome notes, after it has left, that the handshake has shown somebody who is known, and who pays for it: a user, or, if that is
-// empty, nobody.
+// Welcome records that the handshake has shown a member of the cell. It is charged to the user, or
+// to nobody if user is empty. It must be called after Leave.
 func (g *Guest) Welcome(user string) { g.turns.welcome(g, user) }
 
-// Begin waits for the first turn, if it has not had that. The error is ErrDropped.
+// Begin waits for the first turn, unless the guest has had it. The error is ErrDropped.
 func (g *Guest) Begin() error {
 	if g.begun {
 		return nil
@@ -84,7 +86,7 @@ func (g *Guest) Begin() error {
 	return nil
 }
 
-// hold notes that it has a turn, or gives it back when the handshake has ended.
+// hold records that the guest has a turn, or returns the turn if the handshake has ended.
 func (g *Guest) hold() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -93,8 +95,8 @@ func (g *Guest) hold() {
 	}
 }
 
-// Leave ends the handshake. The connection is used as it is from now on. It reports false
-// when the guest was dropped.
+// Leave ends the handshake; from now on the connection is used directly. It reports false if the
+// guest was dropped.
 func (g *Guest) Leave() bool {
 	g.mu.Lock()
 	g.over.Store(true)
@@ -105,7 +107,7 @@ func (g *Guest) Leave() bool {
 	return g.hall.remove(g)
 }
 
-// leaveTurn gives the turn back, if it has one. The caller holds mu.
+// leaveTurn returns the turn, if the guest has one. The caller holds mu.
 func (g *Guest) leaveTurn() {
 	if g.turn {
 		g.turn = false
@@ -116,14 +118,14 @@ func (g *Guest) leaveTurn() {
 // drop closes the connection, without waiting for the other end.
 func (g *Guest) drop() {
 	if tcp, ok := g.Conn.(*net.TCPConn); ok {
-		// Nothing of it is kept in the kernel. That fails only if it is closed already.
+		// The kernel keeps nothing of it. This fails only if it is closed already.
 		_ = tcp.SetLinger(0)
 	}
 	g.Conn.Close()
 	g.turns.drop(g)
 }
 
-// away leaves the turn, if there is one.
+// away is leaveTurn with mu.
 func (g *Guest) away() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -143,7 +145,7 @@ func (g *Guest) Read(b []byte) (int, error) {
 	if err != nil {
 		return n, err
 	}
-	// Once: bytes that come one by one do not go before others each time.
+	// Only once, so that a guest that sends byte by byte does not go before others each time.
 	answered := g.asked && !g.hurried
 	g.hurried = g.hurried || answered
 	if !g.turns.take(g, answered) {
@@ -153,8 +155,8 @@ func (g *Guest) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// first reads what the other end says first. Without a mark in it nothing is done for it before it has a turn, not even to read on:
-// of a flood most are dropped before.
+// first reads the first message. Without a pass in it nothing more is done, not even to read on,
+// before the guest has a turn: most guests of a flood are dropped before that.
 func (g *Guest) first(b []byte) (int, error) {
 	n, err := g.Conn.Read(b)
 	if err != nil || g.plain || bytes.Contains(b[:n], []byte(PassMark)) {

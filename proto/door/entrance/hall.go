@@ -88,7 +88,7 @@ func (h *Hall) Enter(conn net.Conn, turns *Turns) *Guest {
 	return g
 }
 
-// Take makes one a guest who has left another hall, or this one, in the same way. Its handshake is over.
+// Take is Enter for a guest that has left a hall and makes no handshake any more.
 func (h *Hall) Take(g *Guest) {
 	g.hall = h
 	h.mu.Lock()
@@ -109,7 +109,7 @@ func (h *Hall) Take(g *Guest) {
 	if drop != nil {
 		h.remove(drop)
 	}
-	// To drop its last guest has removed an address from the map.
+	// If its last guest was dropped, the address is no longer in the map.
 	h.hosts[g.host] = of
 	g.place = of.guests.PushBack(g)
 	h.all++

@@ -6,96 +6,99 @@ import (
 	"time"
 )
 
-// restFactor is how many times as long as a turn of a guest of the crowd took no guest of the crowd has
-// this turn again. So the crowd computes for a quarter of the time of all turns at most, and whenever it has
-// rested it goes first, so it has that quarter if it wants it.
+// restFactor is the length of the rest after a crowded guest's turn, relative to the turn. During
+// the rest no crowded guest gets that turn. So crowded guests compute for at most a quarter of
+// the time of all turns; and since they go first after each rest, they get that quarter.
 const restFactor = 3
 
-// mostTaken is what a turn counts for at most. Each step of a handshake computes for less than a millisecond; one that takes so
-// long has waited for a processor, and who has the next turn should not wait for that three times again.
+// mostTaken bounds the time that one turn counts for. A step of a handshake computes for less
+// than a millisecond. One that takes longer has waited for a processor, and the rest after it
+// should not be three times as long as that wait.
 const mostTaken = 5 * time.Millisecond
 
-// What may be spent on handshakes that come to nothing.
+// Processor time that handshakes may use without success, before their guests count as crowded.
 var (
-	// For an address from which somebody who is known has come: so much at once, such as for a hundred that begin
-	// together, and a 64th of the time.
+	// For an address from which a member of the cell has connected before: enough for about a
+	// hundred handshakes that start together.
 	knownGrant = grant{spent: 32 * time.Millisecond, part: 64}
-	// For all addresses together from which nobody has come yet.
+	// For all other addresses together.
 	strangersGrant = grant{spent: 64 * time.Millisecond, part: 16}
-	// For a user and its tasks, on handshakes that came to something: about a hundred a second.
+	// For successful handshakes of a user and its tasks: about a hundred a second.
 	userGrant = grant{spent: 200 * time.Millisecond, part: 16}
 )
 
 const (
-	// maxKnownHosts is how many addresses are remembered from which somebody has come who is known.
+	// maxKnownHosts is how many addresses are remembered from which a member of the cell has
+	// connected.
 	maxKnownHosts = 16384
-	// maxKnownUsers is how many users are remembered who came.
+	// maxKnownUsers is how many users are remembered that have connected.
 	maxKnownUsers = 16384
 )
 
-// class is how a guest is believed before anything of its handshake was computed.
+// class is what is known of a guest before anything of its handshake has been computed.
 type class int
 
 const (
-	// Nobody has come from its address yet.
+	// No member of the cell has connected from its address.
 	stranger class = iota
-	// Somebody who is known has come from its address.
+	// A member of the cell has connected from its address.
 	known
-	// It has shown that it was here before.
+	// It has shown a pass from an earlier connection.
 	vouched
 )
 
-// Turns are the handshakes of a process that may compute at the same time.
+// Turns bounds how many handshakes of a process compute at the same time, and shares that time.
 //
-// A guest is of the crowd when more was spent for those whom it may belong to than they may spend: for its
-// address, or for all strangers. To be counted costs nothing, so nobody can be told by the number of its
-// connections; what it lets others compute for nothing is what a flood is.
+// A guest is crowded if the account that pays for it, of its address or of all strangers, has
+// used more time without success than its grant. What counts is time and not the number of
+// connections: a flood harms by what it makes others compute.
 type Turns struct {
 	mu sync.Mutex
-	// How many there are.
+	// Number of turns.
 	all int
-	// Turns that nobody has. Guarded by mu, like all below.
+	// Turns that are not taken. Guarded by mu, like all below.
 	free int
-	// No guest of the crowd has a turn before.
+	// No crowded guest gets a turn before this time.
 	rested time.Time
-	// Something looks at that time.
+	// A timer is set for that time.
 	armed bool
-	// Spent by guests of addresses, and by users, that are known, and by all strangers.
+	// Accounts of known addresses, of users, and of all strangers together.
 	hosts, users *ledger
 	strangers    account
-	// Those who wait.
+	// Queues of waiting guests; none is empty.
 	waiting map[place]*queue
-	// The same queues in the order in which they have their turns; of *queue. In calm are those that were not of the
-	// crowd when they came to wait or had a turn; strangers are for themselves.
+	// The same queues in the order of their turns, as *queue: calm and crowd of known and vouched
+	// guests, by what they were when last put in line; strange of strangers.
 	calm, crowd, strange list.List
-	// A stranger had the last turn; the next stranger that has one is the one that came last.
-	strangerWas, newest bool
+	// A stranger had the last turn.
+	strangerWas bool
+	// The next stranger to get a turn is the newest one, not the one that waited longest.
+	newest bool
 }
 
-// place is where a guest waits.
+// place is the key of a queue: guests of one address, or vouched guests of one user.
 type place struct {
 	host  string
 	class class
 }
 
-// queue is the guests of one place that wait for a turn, the last one that came
-// first.
+// queue is the guests of one place that wait for a turn, newest first.
 type queue struct {
 	at place
-	// Guests that have answered what this end has sent, and all others.
+	// Guests that have answered a message of this end, and the others.
 	answered, others list.List
 	// In one of the lists of Turns.
 	in    *list.List
 	place *list.Element
 }
 
-// NewTurns returns so many turns.
+// NewTurns returns Turns that let n guests compute at the same time.
 func NewTurns(n int) *Turns {
 	return &Turns{all: n, free: n, hosts: newLedger(maxKnownHosts), users: newLedger(maxKnownUsers), waiting: map[place]*queue{}}
 }
 
-// take waits for a turn, and reports false when the guest was dropped meanwhile. A guest
-// that has answered goes before others of its place.
+// take waits for a turn. It reports false if the guest was dropped meanwhile. A guest that has
+// answered goes before others of its place.
 func (t *Turns) take(g *Guest, answered bool) bool {
 	t.mu.Lock()
 	if g.dropped {
@@ -124,7 +127,7 @@ func (t *Turns) take(g *Guest, answered bool) bool {
 	return <-g.wake
 }
 
-// know finds out who pays for a guest. The caller holds mu.
+// know determines the account that pays for a guest. The caller holds mu.
 func (t *Turns) know(g *Guest, now time.Time) {
 	g.at = place{host: g.host}
 	g.pays, g.grant = &t.strangers, strangersGrant
@@ -144,7 +147,8 @@ func (t *Turns) know(g *Guest, now time.Time) {
 	}
 }
 
-// line puts a queue, in which somebody waits, at the end of the list where it belongs. The caller holds mu.
+// line moves a queue to the end of the list it belongs to. The queue is not empty; the caller
+// holds mu.
 func (t *Turns) line(q *queue, now time.Time) {
 	in := &t.calm
 	if q.at.class == stranger {
@@ -158,7 +162,7 @@ func (t *Turns) line(q *queue, now time.Time) {
 	q.in, q.place = in, in.PushBack(q)
 }
 
-// give ends a turn that took so long.
+// give returns a turn that took a time, and charges it.
 func (t *Turns) give(g *Guest, took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -176,14 +180,15 @@ func (t *Turns) give(g *Guest, took time.Duration) {
 	t.pass(now)
 }
 
-// welcome pays a guest back what was spent for it, as somebody who is known has come. A user pays for it
-// now, and one that has come too often leaves it to the address. The address is known from now on.
+// welcome records that a handshake ended with a member of the cell: its address is known from
+// now on, and the account that paid gets its time back. The user is charged instead, unless user
+// is empty; if the user's account is over its grant, the first account is not paid back.
 func (t *Turns) welcome(g *Guest, user string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.hosts.keep(g.host)
 	if g.pays == nil || g.at.class == vouched && user == g.user {
-		// It has paid.
+		// That user's account was charged from the beginning.
 		return
 	}
 	now := time.Now()
@@ -197,7 +202,7 @@ func (t *Turns) welcome(g *Guest, user string) {
 	g.spent = 0
 }
 
-// pass gives free turns to those who wait. The caller holds mu.
+// pass gives free turns to waiting guests. The caller holds mu.
 func (t *Turns) pass(now time.Time) {
 	for t.free > 0 {
 		q, crowded := t.next(now)
@@ -215,7 +220,8 @@ func (t *Turns) pass(now time.Time) {
 	}
 }
 
-// next is whose turn it is, or nil, and whether it has it as one of the crowd. The caller holds mu.
+// next returns the queue whose turn it is, or nil, and whether it gets the turn as a crowded one.
+// Strangers, as one group, alternate with the known queues of the same kind. The caller holds mu.
 func (t *Turns) next(now time.Time) (q *queue, crowded bool) {
 	t.sort(now)
 	calm, crowd := t.calm.Front(), t.crowd.Front()
@@ -239,8 +245,8 @@ func (t *Turns) next(now time.Time) (q *queue, crowded bool) {
 	return q, crowded
 }
 
-// sort puts those queues where they belong that are at the front of a list and whose accounts have changed. The
-// caller holds mu.
+// sort moves queues at the front of calm or crowd to the other list if their accounts have
+// changed. The caller holds mu.
 func (t *Turns) sort(now time.Time) {
 	for e := t.calm.Front(); e != nil; e = t.calm.Front() {
 		of := e.Value.(*queue)
@@ -258,9 +264,10 @@ func (t *Turns) sort(now time.Time) {
 	}
 }
 
-// stranger is the address of strangers whose turn it is: the one that has waited longest, and by turns with it the one that
-// came last. One address that floods is one of few, so the first is fair; of a flood from thousands of addresses the first
-// one has waited too long to be honest. There is one; the caller holds mu.
+// stranger returns the address of strangers whose turn it is: alternately the one that has waited
+// longest and the newest. The first is fair while few addresses flood. In a flood from thousands
+// of addresses an honest one would wait too long, and the newest has just arrived. strange is
+// not empty; the caller holds mu.
 func (t *Turns) stranger() *list.Element {
 	if t.newest {
 		return t.strange.Back()
@@ -268,7 +275,7 @@ func (t *Turns) stranger() *list.Element {
 	return t.strange.Front()
 }
 
-// arm has turns passed on when the crowd has rested, if somebody of it waits. The caller holds mu.
+// arm sets a timer for the end of the rest if guests wait for it. The caller holds mu.
 func (t *Turns) arm(now time.Time) {
 	if t.armed || len(t.waiting) == 0 {
 		return
@@ -282,7 +289,7 @@ func (t *Turns) arm(now time.Time) {
 	})
 }
 
-// next is the guest of a place that has its next turn.
+// next returns the guest of the queue that gets its next turn.
 func (q *queue) next() *Guest {
 	e := q.answered.Front()
 	if e == nil {
@@ -291,7 +298,7 @@ func (q *queue) next() *Guest {
 	return e.Value.(*Guest)
 }
 
-// drop ends the wait of a guest for a turn, and of each wait to come.
+// drop ends the wait of a guest for a turn, and each later wait.
 func (t *Turns) drop(g *Guest) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -312,7 +319,7 @@ func (t *Turns) unqueue(g *Guest) {
 	}
 }
 
-// Free returns how many turns nobody has.
+// Free returns the number of turns that are not taken.
 func (t *Turns) Free() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
