@@ -1,9 +1,12 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"borg/proto/borgpb"
@@ -102,6 +105,21 @@ func TestAllocAppClass(t *testing.T) {
 	weighs("alone again", patient)
 }
 
+// catches reports whether a process has a handler for a signal.
+func catches(pid int, signal syscall.Signal) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(text)) {
+		if mask, ok := strings.CutPrefix(line, "SigCgt:"); ok {
+			caught, err := strconv.ParseUint(strings.TrimSpace(mask), 16, 64)
+			return err == nil && caught>>(signal-1)&1 == 1
+		}
+	}
+	return false
+}
+
 // TestForkBomb: a task that forks without end has its bound, and neither its
 // neighbour nor the borglet notices.
 func TestForkBomb(t *testing.T) {
@@ -109,13 +127,25 @@ func TestForkBomb(t *testing.T) {
 	quiet := m.service("sleep", "3600")
 	pid := m.untilState(quiet, running).GetPid()
 	bomb := m.want(batch, &borgpb.TaskSpec{
-		Args:      []string{"/bin/sh", "-c", "b() { b | b & }; b; sleep 3600"},
+		// It waits until it was looked at: on a slow machine it would be at a bound before.
+		Args:      []string{"/bin/sh", "-c", "b() { b | b & }; trap b USR1; while :; do sleep 0.1; done"},
 		Resources: &borgpb.Resources{CpuMilli: 100, MemBytes: 64 << 20},
 	})
 	m.untilState(bomb, running)
 	if got := m.groupNumber(bomb, "pids", "pids.max", "pids.max"); got != 4096 {
 		t.Errorf("it may have %d processes, want 4096", got)
 	}
+	m.until(bomb, "waiting for a signal", func(*borgpb.TaskReport) bool {
+		for _, group := range m.cgroups(bomb) {
+			text, _ := os.ReadFile(filepath.Join(group, "cgroup.procs"))
+			for word := range strings.FieldsSeq(string(text)) {
+				if pid, err := strconv.Atoi(word); err == nil && catches(pid, syscall.SIGUSR1) {
+					return syscall.Kill(pid, syscall.SIGUSR1) == nil
+				}
+			}
+		}
+		return false
+	})
 	// Until it has come to one of its bounds: so many processes, or all of its memory.
 	most := 0
 	m.until(bomb, "at a bound", func(r *borgpb.TaskReport) bool {

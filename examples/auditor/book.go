@@ -124,6 +124,11 @@ func (b *book) note(r record) {
 // answer judges what was told of a request.
 func (b *book) answer(a *ask, r record) {
 	defer func() { b.floor = max(b.floor, r.Index) }()
+	if r.Other {
+		b.check("once", r.Refusal == borgpb.RefusalKind_REFUSAL_KIND_INVALID.String(),
+			"%s %s/%s was done, and another request under its id was not refused as invalid: %s %s, index %d", a.What, a.User, a.Name, r.Refusal, r.Message, r.Index)
+		return
+	}
 	if r.Refusal != "" {
 		switch {
 		case a.told != nil && a.told.Refusal == "":

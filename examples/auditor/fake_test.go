@@ -32,6 +32,7 @@ type fakeCell struct {
 	jobs     map[string]*fakeJob
 	machines []*fakeMachine
 	requests map[string]*borgpb.Result
+	asked    map[string]*borgpb.Op
 	events   []*borgpb.Event
 	nextPort uint32
 	nextPID  int64
@@ -56,7 +57,7 @@ type fakeMachine struct {
 const fakeCapacity = 1 << 40
 
 func newFakeCell(lie string) *fakeCell {
-	f := &fakeCell{lie: lie, index: 1, jobs: make(map[string]*fakeJob), requests: make(map[string]*borgpb.Result), nextPort: 20_000}
+	f := &fakeCell{lie: lie, index: 1, jobs: make(map[string]*fakeJob), requests: make(map[string]*borgpb.Result), asked: make(map[string]*borgpb.Op), nextPort: 20_000}
 	for n := range 3 {
 		f.machines = append(f.machines, &fakeMachine{name: fmt.Sprintf("m%d", n)})
 	}
@@ -91,6 +92,11 @@ func (f *fakeCell) Mutate(ctx context.Context, req *borgrpc.MutateRequest) (*bor
 		return &borgrpc.MutateResponse{Result: r}, nil
 	}
 	if old := f.requests[op.GetRequestId()]; old != nil && !f.breaks("once") {
+		if !proto.Equal(f.asked[op.GetRequestId()], op) {
+			r := &borgpb.Result{Index: f.index}
+			refuse(r, borgpb.RefusalKind_REFUSAL_KIND_INVALID)
+			return &borgrpc.MutateResponse{Result: r}, nil
+		}
 		r := proto.CloneOf(old)
 		r.Repeated = true
 		return &borgrpc.MutateResponse{Result: r}, nil
@@ -99,7 +105,7 @@ func (f *fakeCell) Mutate(ctx context.Context, req *borgrpc.MutateRequest) (*bor
 	r := &borgpb.Result{Index: f.index}
 	f.do(op, r)
 	if r.GetRefusal() == nil {
-		f.requests[op.GetRequestId()] = r
+		f.requests[op.GetRequestId()], f.asked[op.GetRequestId()] = r, proto.CloneOf(op)
 		f.place()
 		if f.breaks("order") {
 			r.Index -= min(r.Index, 9)

@@ -48,6 +48,8 @@ type record struct {
 	Repeated bool   `json:"repeated,omitempty"`
 	Refusal  string `json:"refusal,omitempty"`
 	Message  string `json:"message,omitempty"`
+	// The request was another one under the same id.
+	Other bool `json:"other,omitempty"`
 }
 
 // told is what the cell answered to the request with this id.

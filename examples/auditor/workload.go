@@ -82,6 +82,20 @@ func (c *client) try(ctx context.Context, i int, op *borgpb.Op, timeout time.Dur
 	return resp.GetResult(), nil
 }
 
+// tryOther asks one replica for something else under the id of a request that was done.
+func (c *client) tryOther(ctx context.Context, i int, op *borgpb.Op) {
+	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	resp, err := c.replica[i].Mutate(ctx, &borgrpc.MutateRequest{Op: op})
+	if err != nil {
+		c.failed(i, "Mutate", err)
+		return
+	}
+	r := told(op.GetRequestId(), resp.GetResult())
+	r.Other = true
+	c.witness.note(r)
+}
+
 // tryAgain may mend an error.
 func tryAgain(err error) bool {
 	switch status.Code(err) {
@@ -231,7 +245,7 @@ func (c *client) again(ctx context.Context, op *borgpb.Op) {
 	c.witness.see(func(b *book) { b.spare[key(c.user, name)] = true })
 	other := &borgpb.Op{RequestId: op.GetRequestId(), RequestWallNs: op.GetRequestWallNs(),
 		Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: c.user, Name: name, Spec: marshal(c.newSpec(planService))}}}
-	_, _ = c.try(ctx, c.someReplica(), other, tryTimeout)
+	c.tryOther(ctx, c.someReplica(), other)
 	c.getJob(ctx, c.someReplica(), c.user, name, borgrpc.ReadMode_READ_MODE_UNSPECIFIED)
 }
 
