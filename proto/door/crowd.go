@@ -84,14 +84,20 @@ func chargedUser(name identity.Name) string {
 }
 
 // hangUpLargest closes the connection that holds most, of one user, or of all users if of is
-// nil.
-func (c *crowd) hangUpLargest(of *presentUser, holds func(*inflow) int64) {
+// nil, if together they hold more than most. Connections that are being closed do not count:
+// what they hold is given back soon, and nobody else is to be closed for it.
+func (c *crowd) hangUpLargest(of *presentUser, holds func(*inflow) int64, most int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var largest *inflow
+	var all int64
 	look := func(u *presentUser) {
 		for f := range u.flows {
-			if !f.closing.Load() && (largest == nil || holds(f) > holds(largest)) {
+			if f.closing.Load() {
+				continue
+			}
+			all += holds(f)
+			if largest == nil || holds(f) > holds(largest) {
 				largest = f
 			}
 		}
@@ -103,7 +109,7 @@ func (c *crowd) hangUpLargest(of *presentUser, holds func(*inflow) int64) {
 			look(u)
 		}
 	}
-	if largest == nil || largest.closing.Swap(true) {
+	if largest == nil || all <= most || largest.closing.Swap(true) {
 		return
 	}
 	hungUp.Add(1)
@@ -216,15 +222,23 @@ func (c *Config) tap(ctx context.Context, call *tap.Info) (context.Context, erro
 		return ctx, status.Error(codes.Unauthenticated, "nobody knows who calls")
 	}
 	var err error
-	// For a call that a master forwards, guard checks the role.
-	if len(call.Header.Get(behalfKey)) == 0 {
+	switch behalf := len(call.Header.Get(behalfKey)) > 0; {
+	case !behalf:
 		err = Allowed(call.FullMethodName, info.name)
+	case info.name.Role != identity.Master:
+		err = notForOthers(info.name)
 	}
-	if err == nil && info.name.Role != identity.Master && info.calls != nil && info.calls.Load() >= maxCallsOfOne {
-		err = status.Errorf(codes.ResourceExhausted, "%s has %d calls under way on one connection", info.name.Words(), maxCallsOfOne)
+	// For a call that a master forwards, guard checks the role.
+	if err == nil && info.flow == nil && info.name.Role != identity.Master && info.calls != nil && info.calls.Load() >= maxCallsOfOne {
+		err = tooManyCalls(info.name)
 	}
-	if err == nil && info.flow != nil && info.flow.user.calls.Load() >= maxCallsOfUser {
-		err = TooMuch(fmt.Sprintf("%s: its user has %d calls under way", info.name.Words(), maxCallsOfUser), time.Second)
+	reserved := false
+	if err == nil && info.flow != nil {
+		if err = info.flow.reserveCall(&info); err == nil {
+			reserved = true
+		} else {
+			info.rest(restAfter(err, info.conns()))
+		}
 	}
 	if err == nil && info.name.Role != identity.Master && c.Admit != nil {
 		if err = c.Admit(call.FullMethodName, info.name); err != nil {
@@ -234,11 +248,43 @@ func (c *Config) tap(ctx context.Context, call *tap.Info) (context.Context, erro
 		}
 	}
 	if err != nil {
+		if reserved {
+			info.flow.countCall(info.calls, -1)
+		}
 		c.tell(ctx, call.FullMethodName, err)
 		return ctx, err
 	}
 	if info.flow != nil {
-		ctx = context.WithValue(ctx, receivingKey{}, info.flow.begin(RequestBytes(call.FullMethodName, info.name.Role)))
+		ctx = context.WithValue(ctx, receivingKey{}, info.flow.begin(RequestBytes(call.FullMethodName, info.name.Role), info.calls))
 	}
 	return ctx, nil
+}
+
+func tooManyCalls(who identity.Name) error {
+	return TooMuch(fmt.Sprintf("%s has %d calls under way on one connection", who.Words(), maxCallsOfOne), time.Second)
+}
+
+// reserveCall counts a call that is about to be let in, unless its connection or its user has
+// too many.
+func (f *inflow) reserveCall(info *authInfo) error {
+	f.countCall(info.calls, 1)
+	var err error
+	switch {
+	case info.calls.Load() > maxCallsOfOne:
+		err = tooManyCalls(info.name)
+	case f.user.calls.Load() > maxCallsOfUser:
+		err = TooMuch(fmt.Sprintf("%s: its user has %d calls under way", info.name.Words(), maxCallsOfUser), time.Second)
+	}
+	if err != nil {
+		f.countCall(info.calls, -1)
+	}
+	return err
+}
+
+// countCall adds n to the concurrent calls of the connection and of its user.
+func (f *inflow) countCall(calls *atomic.Int32, n int32) {
+	calls.Add(n)
+	if f.user.calls.Add(int64(n)) == 0 && f.gone.Load() {
+		f.crowd.forget(f.user)
+	}
 }

@@ -35,7 +35,7 @@ const (
 	// maxCallsPerConn bounds the concurrent calls of one connection.
 	maxCallsPerConn = 4096
 	// maxHeaderBytes bounds the headers of a call.
-	maxHeaderBytes = 16 << 10
+	maxHeaderBytes = 4 << 10
 	// Flow control windows of a stream and of a connection. Fixed sizes turn off gRPC's
 	// estimate of the bandwidth, which sends a ping for each short call.
 	streamWindowBytes, connWindowBytes = 1 << 20, 4 << 20
@@ -140,7 +140,7 @@ func NewServer(config Config) *Server {
 	if config.Identity.Name().Role == identity.Borglet {
 		idle *= 6
 	}
-	return &Server{grpc.NewServer(append(config.interceptors(),
+	return &Server{crowd: crowd, Server: grpc.NewServer(append(config.interceptors(),
 		grpc.Creds(creds),
 		grpc.ForceServerCodecV2(newRequestCodec()),
 		grpc.InTapHandle(config.tap),

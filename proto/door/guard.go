@@ -123,11 +123,15 @@ func (c *Config) guard(ctx context.Context, method string) (context.Context, err
 	return context.WithValue(ctx, callerKey{}, who), nil
 }
 
+func notForOthers(by identity.Name) error {
+	return status.Errorf(codes.PermissionDenied, "%s speaks for somebody else; only masters pass calls on", by.Words())
+}
+
 // passedOn returns the caller for whom a master forwards a call. It checks for revocation too,
 // because the master that forwards the call may be behind.
 func (c *Config) passedOn(by identity.Name, behalf, issued []string) (who caller, err error) {
 	if by.Role != identity.Master {
-		return who, status.Errorf(codes.PermissionDenied, "%s speaks for somebody else; only masters pass calls on", by.Words())
+		return who, notForOthers(by)
 	}
 	if len(behalf) == 1 {
 		who.name, err = identity.ParseName(behalf[0])
@@ -354,7 +358,10 @@ func (s *repeatedCalls) RecvMsg(m any) error {
 	err := s.config.believed(&s.other)
 	if err == nil && s.config.Admit != nil {
 		if err = s.config.Admit(s.method, s.other.name); err != nil {
-			time.Sleep(restAfter(err, s.other.conns()))
+			select {
+			case <-time.After(restAfter(err, s.other.conns())):
+			case <-s.ctx.Done():
+			}
 		}
 	}
 	return err

@@ -97,7 +97,10 @@ func (t *shapeTable) of(md protoreflect.MessageDescriptor) *weight.Shape {
 }
 
 // Server is a gRPC server that knows whose call it is when it decodes a message.
-type Server struct{ *grpc.Server }
+type Server struct {
+	*grpc.Server
+	crowd *crowd
+}
 
 // RegisterService implements grpc.ServiceRegistrar.
 func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {

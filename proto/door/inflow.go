@@ -132,7 +132,7 @@ func (f *inflow) stream() uint32 { return binary.BigEndian.Uint32(f.head[5:]) & 
 
 // begin is called for each call that is let in, before anything behind the head of
 // the call was read: the present frame is the one with its head.
-func (f *inflow) begin(limit int64) *receiving {
+func (f *inflow) begin(limit int64, calls *atomic.Int32) *receiving {
 	if len(f.calls) > 2*maxCallsOfOne {
 		for id, r := range f.calls {
 			if r.ended.Load() {
@@ -140,7 +140,8 @@ func (f *inflow) begin(limit int64) *receiving {
 			}
 		}
 	}
-	r := &receiving{flow: f, limit: limit, out: f.out.begin(f.stream())}
+	r := &receiving{flow: f, limit: limit, calls: calls}
+	r.out = f.out.begin(f.stream(), r.abandon)
 	f.calls[f.stream()] = r
 	return r
 }
@@ -223,6 +224,10 @@ func (f *inflow) payload(b []byte) error {
 type receiving struct {
 	flow  *inflow
 	limit int64
+	// Number of calls of the connection, with this one.
+	calls *atomic.Int32
+	// How far gRPC is with the call.
+	state atomic.Int32
 	// The same call on its way out.
 	out *answering
 
@@ -246,7 +251,9 @@ func (r *receiving) follow(b []byte) error {
 	for len(b) > 0 && !r.deaf {
 		if r.left > 0 {
 			n := min(r.left, int64(len(b)))
-			r.left -= n
+			if r.left -= n; r.left == 0 {
+				r.complete()
+			}
 			b = b[n:]
 			continue
 		}
@@ -273,6 +280,14 @@ func (r *receiving) follow(b []byte) error {
 	return nil
 }
 
+// complete says that the present message has come.
+func (r *receiving) complete() {
+	if r.late != nil {
+		r.late.Stop()
+		r.late = nil
+	}
+}
+
 // watch bounds the time that the present message takes, from now on if it has just
 // begun.
 func (r *receiving) watch() {
@@ -285,9 +300,8 @@ func (r *receiving) watch() {
 				r.flow.hangUp()
 			}
 		})
-	case !partial && r.late != nil:
-		r.late.Stop()
-		r.late = nil
+	case !partial:
+		r.complete()
 	}
 }
 
@@ -305,9 +319,9 @@ func (r *receiving) add(n int64) {
 	}
 	switch {
 	case ofUser > maxReceivingOfUser:
-		r.flow.crowd.hangUpLargest(r.flow.user, receivedBytes)
+		r.flow.crowd.hangUpLargest(r.flow.user, receivedBytes, maxReceivingOfUser)
 	case ofAll > maxReceiving:
-		r.flow.crowd.hangUpLargest(nil, receivedBytes)
+		r.flow.crowd.hangUpLargest(nil, receivedBytes, maxReceiving)
 	}
 }
 
@@ -326,7 +340,9 @@ func (r *receiving) reserve(n int64) bool {
 		return false
 	}
 	if ofAll > maxReceiving {
-		r.flow.crowd.hangUpLargest(nil, receivedBytes)
+		r.take(n)
+		r.flow.crowd.hangUpLargest(nil, receivedBytes, maxReceiving-n)
+		return false
 	}
 	return true
 }
@@ -348,6 +364,39 @@ func (r *receiving) take(n int64) {
 
 // receivedBytes is what a connection has sent and holds.
 func receivedBytes(f *inflow) int64 { return f.held.Load() }
+
+// A call that tap lets in is counted. gRPC reports the beginning and the end of most calls,
+// but ends some at once without a report, such as those whose time is over.
+const (
+	callAdmitted int32 = iota
+	callRuns
+	callReleased
+)
+
+// run says that gRPC has reported the beginning of the call.
+func (r *receiving) run() {
+	if r.state.Swap(callRuns) == callReleased {
+		// The client had given it up, and it runs all the same.
+		r.ended.Store(false)
+		r.flow.countCall(r.calls, 1)
+	}
+}
+
+// abandon releases a call whose end was written, or whose connection was closed, before gRPC
+// reported its beginning.
+func (r *receiving) abandon() {
+	if r.state.CompareAndSwap(callAdmitted, callReleased) {
+		r.end()
+		r.flow.countCall(r.calls, -1)
+	}
+}
+
+// release gives back the place of a call that has ended.
+func (r *receiving) release() {
+	if r.state.Swap(callReleased) != callReleased {
+		r.flow.countCall(r.calls, -1)
+	}
+}
 
 // end says that the call has ended.
 func (r *receiving) end() {
@@ -379,7 +428,9 @@ func (c *bufferedConn) Read(b []byte) (int, error) {
 	n, err := c.r.Read(b)
 	if n > 0 && c.flow != nil {
 		if refused := c.flow.feed(b[:n]); refused != nil {
-			hungUp.Add(1)
+			if !c.flow.closing.Swap(true) {
+				hungUp.Add(1)
+			}
 			c.Close()
 			return 0, refused
 		}

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	mathrand "math/rand/v2"
 	"net"
@@ -97,7 +98,7 @@ func TestInflowFollowsFrames(t *testing.T) {
 			}
 			at = end
 			if stream, ok := heads[at]; ok {
-				begun[stream] = f.begin(1000)
+				begun[stream] = f.begin(1000, new(atomic.Int32))
 			}
 		}
 		if !bytes.Equal(wire, sent) {
@@ -145,7 +146,7 @@ func TestLargeMessageIsRefused(t *testing.T) {
 		if err := f.feed(frame(1, 4, 1, nil)); err != nil {
 			t.Fatal(err)
 		}
-		f.begin(100)
+		f.begin(100, new(atomic.Int32))
 		var passed []byte
 		var err error
 		for _, p := range c.pieces {
@@ -177,7 +178,7 @@ func TestLateMessageEndsItsConnection(t *testing.T) {
 			}
 		}
 		feed(frame(1, 4, 1, nil))
-		f.begin(100)
+		f.begin(100, new(atomic.Int32))
 		feed(frame(0, 0, 1, message(10, 10)))
 		time.Sleep(time.Hour)
 		feed(frame(0, 0, 1, message(10, 9)))
@@ -209,6 +210,8 @@ func (m *mutator) Mutate(_ context.Context, req *borgrpc.MutateRequest) (*borgrp
 
 // rawConn is a connection to a server of ours without gRPC at this end.
 type rawConn struct {
+	// Headers of its calls beside the usual ones.
+	more   [][2]string
 	t      *testing.T
 	conn   *tls.Conn
 	framer *http2.Framer
@@ -237,16 +240,10 @@ func dialRaw(t *testing.T, addr string, who *identity.Source, want identity.Name
 // stall begins a call with a message that says it has so many bytes, and sends all but
 // the last one.
 func (c *rawConn) stall(method string, n int) error {
-	var head bytes.Buffer
-	h := hpack.NewEncoder(&head)
-	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "https"}, {":path", method}, {":authority", "master"}, {"content-type", "application/grpc"}, {"te", "trailers"}} {
-		_ = h.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]})
-	}
-	stream := c.next
-	c.next += 2
-	if err := c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: head.Bytes(), EndHeaders: true}); err != nil {
+	if err := c.head(method); err != nil {
 		return err
 	}
+	stream := c.next - 2
 	body := message(uint32(n), n-1)
 	for len(body) > 0 {
 		k := min(16<<10, len(body))
@@ -256,6 +253,18 @@ func (c *rawConn) stall(method string, n int) error {
 		body = body[k:]
 	}
 	return nil
+}
+
+// head begins a call.
+func (c *rawConn) head(method string) error {
+	var head bytes.Buffer
+	h := hpack.NewEncoder(&head)
+	for _, f := range append([][2]string{{":method", "POST"}, {":scheme", "https"}, {":path", method}, {":authority", "master"}, {"content-type", "application/grpc"}, {"te", "trailers"}}, c.more...) {
+		_ = h.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]})
+	}
+	stream := c.next
+	c.next += 2
+	return c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: head.Bytes(), EndHeaders: true})
 }
 
 // closed reports whether the other end closes the connection within a while.
@@ -361,4 +370,133 @@ func TestHalfSentCallsAreBounded(t *testing.T) {
 	if m.got.Load() != 3 {
 		t.Errorf("%d mutations reached their handler, want 3", m.got.Load())
 	}
+}
+
+// TestAbandonedCallsCountNoMore: calls whose end gRPC never reports, since their time is over
+// when they come, leave nothing that counts, whatever was sent of them.
+func TestAbandonedCallsCountNoMore(t *testing.T) {
+	c := newWeighedCell(t)
+	alice := c.source(identity.User, "alice")
+	crowd := c.server.crowd
+	for range 20 {
+		raw := dialRaw(t, c.addr, alice, identity.Name{Cell: "test", Role: identity.Master})
+		raw.more = [][2]string{{"grpc-timeout", "1n"}}
+		for range 50 {
+			// The server may close the connection meanwhile, which is as good.
+			if raw.stall(mutate, mutateBytes/4) != nil {
+				break
+			}
+		}
+		raw.conn.Close()
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		crowd.mu.Lock()
+		users := len(crowd.users)
+		crowd.mu.Unlock()
+		held := crowd.receiving.Load()
+		if held == 0 && users == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d bytes of %d users are left of calls that are over", held, users)
+		}
+	}
+}
+
+// TestCallsOnManyConnectionsAreBounded: a user's calls are counted before anything is done for
+// them, so that no number of connections passes the bound.
+func TestCallsOnManyConnectionsAreBounded(t *testing.T) {
+	c := newWeighedCell(t)
+	alice := c.source(identity.User, "alice")
+	most := int64(0)
+	for range 8 {
+		raw := dialRaw(t, c.addr, alice, identity.Name{Cell: "test", Role: identity.Master})
+		for range maxCallsOfOne + 100 {
+			if raw.head("/borgrpc.MasterService/Mutations") != nil {
+				break
+			}
+		}
+		c.server.crowd.mu.Lock()
+		for _, u := range c.server.crowd.users {
+			most = max(most, u.calls.Load())
+		}
+		c.server.crowd.mu.Unlock()
+	}
+	for range 1000 {
+		c.server.crowd.mu.Lock()
+		for _, u := range c.server.crowd.users {
+			most = max(most, u.calls.Load())
+		}
+		c.server.crowd.mu.Unlock()
+		time.Sleep(time.Millisecond)
+	}
+	// A refused one is counted for a moment.
+	if most > maxCallsOfUser+8 || most < maxCallsOfOne {
+		t.Errorf("%d calls of one user were under way, want at most %d", most, maxCallsOfUser)
+	}
+}
+
+// TestOnlyOneIsClosed: when all users together hold too much, the connection that holds most is
+// closed, and no other one for what the first still holds while it is being closed.
+func TestOnlyOneIsClosed(t *testing.T) {
+	c := newCrowd()
+	var closed []string
+	var flows []*inflow
+	for n := range 60 {
+		u := &presentUser{flows: make(map[*inflow]bool), key: fmt.Sprint("user", n)}
+		c.users[u.key] = u
+		f := newInflow(c, u)
+		done := make(chan struct{}, 1)
+		f.hangUp = func() { done <- struct{}{} }
+		u.flows[f] = true
+		flows = append(flows, f)
+	}
+	hold := func(f *inflow, n int64) {
+		f.preface = 0
+		if err := f.feed(frame(1, 4, 1, nil)); err != nil {
+			t.Fatal(err)
+		}
+		f.begin(1<<30, new(atomic.Int32)).add(n)
+	}
+	for _, f := range flows[:8] {
+		hold(f, 31<<20)
+	}
+	hold(flows[8], 20<<20)
+	for _, f := range flows[9:] {
+		hold(f, 100)
+	}
+	for n, f := range flows {
+		if f.closing.Load() {
+			closed = append(closed, fmt.Sprint("user", n))
+		}
+	}
+	if len(closed) != 1 || flows[8].closing.Load() {
+		t.Errorf("closed are %v, want one of those with most", closed)
+	}
+}
+
+// TestMessagesBackToBack: a frame that ends a message and begins the next one starts its time
+// anew, so a client that sends steadily is not too slow.
+func TestMessagesBackToBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newInflow(newCrowd(), &presentUser{})
+		var hung atomic.Bool
+		f.preface, f.hangUp = 0, func() { hung.Store(true) }
+		feed := func(b []byte) {
+			if err := f.feed(b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		feed(frame(1, 4, 1, nil))
+		f.begin(100, new(atomic.Int32))
+		feed(frame(0, 0, 1, message(10, 5)))
+		for range 20 {
+			time.Sleep(bodyTimeout / 2)
+			feed(frame(0, 0, 1, append(make([]byte, 5), message(10, 5)...)))
+		}
+		synctest.Wait()
+		if hung.Load() {
+			t.Error("hung up on a client that sends one message after the other")
+		}
+	})
 }

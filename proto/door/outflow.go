@@ -34,6 +34,8 @@ type answering struct {
 	last bool
 	// Set when gRPC has reported the end of the call, unless that was written by then.
 	release func()
+	// Called in place of release where gRPC has not reported the end.
+	abandon func()
 	// The message that waits to be written; nil if none does. A call has one at most.
 	unread *unread
 	// Head of the message that is being written, how much of it was, and how much of the
@@ -62,11 +64,19 @@ var written = func() chan struct{} {
 func newOutflow() *outflow { return &outflow{calls: make(map[uint32]*answering)} }
 
 // begin counts a call until its end is written.
-func (o *outflow) begin(stream uint32) *answering {
-	a := new(answering)
+func (o *outflow) begin(stream uint32, abandon func()) *answering {
+	a := &answering{abandon: abandon}
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.calls[stream] = a
+	closed := o.closed
+	if closed {
+		a.written = true
+	} else {
+		o.calls[stream] = a
+	}
+	o.mu.Unlock()
+	if closed {
+		abandon()
+	}
 	return a
 }
 
@@ -171,7 +181,9 @@ func (o *outflow) drop(stream uint32) (release func()) {
 	}
 	delete(o.calls, stream)
 	// Timers may hold the call for a while; what it was about is let go.
-	release, a.release = a.release, nil
+	if release, a.release = a.release, nil; release == nil {
+		release = a.abandon
+	}
 	a.written = true
 	a.read()
 	return release

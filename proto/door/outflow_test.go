@@ -285,7 +285,7 @@ func TestOutflow(t *testing.T) {
 		return append(b, make([]byte, n)...)
 	}
 	for stream := uint32(1); stream < 200; stream += 2 {
-		calls[stream] = o.begin(stream)
+		calls[stream] = o.begin(stream, func() {})
 	}
 	for len(written) < len(calls) || len(ended) < len(calls) {
 		stream := uint32(2*r.IntN(100) + 1)
@@ -327,11 +327,11 @@ func TestOutflow(t *testing.T) {
 	if len(o.calls) != 0 {
 		t.Errorf("%d calls are still followed", len(o.calls))
 	}
-	late := o.begin(999)
+	late := o.begin(999, func() {})
 	n := 0
 	o.ended(late, func() { n++ })
 	o.close()
-	o.ended(o.begin(1001), func() { n++ })
+	o.ended(o.begin(1001, func() {}), func() { n++ })
 	if n != 2 {
 		t.Errorf("%d of 2 calls were released with the connection", n)
 	}
@@ -357,7 +357,7 @@ func TestOutflowMessages(t *testing.T) {
 	}
 	var all []*stream
 	for i := range 5 {
-		all = append(all, &stream{a: o.begin(uint32(2*i + 1))})
+		all = append(all, &stream{a: o.begin(uint32(2*i+1), func() {})})
 	}
 	for range 20_000 {
 		i := r.IntN(len(all))

@@ -103,7 +103,7 @@ func (p *patience) count(n int64) bool {
 	p.flow.unread.Add(n)
 	ofUser, ofAll := p.flow.user.answers.Add(n), p.flow.crowd.answers.Add(n)
 	if n > 0 && ofAll > maxAnswers {
-		p.flow.crowd.hangUpLargest(nil, func(f *inflow) int64 { return f.unread.Load() })
+		p.flow.crowd.hangUpLargest(nil, func(f *inflow) int64 { return f.unread.Load() }, maxAnswers)
 	}
 	return n <= 0 || ofUser <= maxAnswersOfUser
 }
@@ -207,7 +207,11 @@ func authOf(ctx context.Context) (authInfo, bool) {
 func (callCounter) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	switch s := s.(type) {
 	case *stats.Begin:
-		countCall(ctx, 1)
+		if r := receivingOf(ctx); r != nil {
+			r.run()
+		} else {
+			countCall(ctx, 1)
+		}
 	case *stats.InPayload:
 		patienceOf(ctx).end()
 		// It is decoded, and its memory counts in place of its bytes.
@@ -232,7 +236,11 @@ func endCall(ctx context.Context) {
 			p.end()
 			p.count(-p.held.Load())
 		}
-		countCall(ctx, -1)
+		if r != nil {
+			r.release()
+		} else {
+			countCall(ctx, -1)
+		}
 	}
 	if r == nil {
 		release()
@@ -244,14 +252,9 @@ func endCall(ctx context.Context) {
 	r.flow.out.ended(r.out, release)
 }
 
-// countCall adds n to the concurrent calls of the connection and of its user.
+// countCall adds n to the concurrent calls of a connection that has no inflow.
 func countCall(ctx context.Context, n int32) {
-	info, ok := authOf(ctx)
-	if !ok || info.calls == nil {
-		return
-	}
-	info.calls.Add(n)
-	if info.flow != nil && info.flow.user.calls.Add(int64(n)) == 0 && info.flow.gone.Load() {
-		info.flow.crowd.forget(info.flow.user)
+	if info, ok := authOf(ctx); ok && info.calls != nil {
+		info.calls.Add(n)
 	}
 }

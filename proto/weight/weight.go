@@ -55,6 +55,10 @@ type field struct {
 	// What each occurrence costs beside what is in it.
 	bytes int64
 	isMap bool
+	// How the field is encoded; a value of another kind is kept as it came.
+	wire protowire.Type
+	// A list: of numbers, many may be packed into one value.
+	list bool
 	// The message is kept as it was encoded, too.
 	encoded bool
 	// Each number of a list is an element, also where many are packed into one value. Bytes
@@ -90,7 +94,7 @@ func (b *builder) shape(md protoreflect.MessageDescriptor) *Shape {
 	}
 	for i := range md.Fields().Len() {
 		fd := md.Fields().Get(i)
-		f := field{number: fd.Number(), isMap: fd.IsMap()}
+		f := field{number: fd.Number(), isMap: fd.IsMap(), list: fd.IsList(), wire: wireOf(fd.Kind())}
 		switch {
 		case fd.Message() != nil:
 			f.of = b.shape(fd.Message())
@@ -129,6 +133,23 @@ func slots(md protoreflect.MessageDescriptor) (n int) {
 		}
 	}
 	return n
+}
+
+// wireOf returns how a field of a kind is encoded, unless it is packed.
+func wireOf(k protoreflect.Kind) protowire.Type {
+	switch k {
+	case protoreflect.MessageKind, protoreflect.StringKind, protoreflect.BytesKind:
+		return protowire.BytesType
+	case protoreflect.GroupKind:
+		return protowire.StartGroupType
+	}
+	switch numberBytes(k) {
+	case 4:
+		return protowire.Fixed32Type
+	case 8:
+		return protowire.Fixed64Type
+	}
+	return protowire.VarintType
 }
 
 func numberBytes(k protoreflect.Kind) int {
@@ -175,6 +196,10 @@ func (s *Shape) weigh(data []byte, maxElements int) (w Weight) {
 			continue
 		}
 		f := &s.fields[at]
+		if kind != f.wire && !(f.numbers && f.list && kind == protowire.BytesType) {
+			w.add(Weight{1, int64(n) + TextBytes})
+			continue
+		}
 		if f.isMap && maps&(1<<(at%64)) == 0 {
 			maps |= 1 << (at % 64)
 			w.Bytes += MapBytes

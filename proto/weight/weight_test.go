@@ -122,6 +122,31 @@ func TestWeightCoversRequests(t *testing.T) {
 	t.Logf("%d messages", tried)
 }
 
+// TestWrongWireTypes: a value that is encoded in another way than its field weighs what it
+// takes, since it is kept as it came.
+func TestWrongWireTypes(t *testing.T) {
+	const size = 32 << 10
+	for _, mt := range requests(t) {
+		shape := weight.Of(mt.Descriptor(), nil)
+		for i := range mt.Descriptor().Fields().Len() {
+			fd := mt.Descriptor().Fields().Get(i)
+			data := protowire.AppendTag(nil, fd.Number(), protowire.StartGroupType)
+			data = protowire.AppendBytes(protowire.AppendTag(data, 1, protowire.BytesType), make([]byte, size))
+			data = protowire.AppendTag(data, fd.Number(), protowire.EndGroupType)
+			if w := shape.Weigh(data, 1<<30); w.Bytes < size {
+				t.Errorf("%s as a group of %d bytes weighs %d", fd.FullName(), size, w.Bytes)
+			}
+			if fd.IsList() || fd.Message() != nil || fd.Kind() == protoreflect.StringKind || fd.Kind() == protoreflect.BytesKind {
+				continue
+			}
+			data = protowire.AppendBytes(protowire.AppendTag(nil, fd.Number(), protowire.BytesType), make([]byte, size))
+			if w := shape.Weigh(data, 1<<30); w.Bytes < size {
+				t.Errorf("%s, a number, as %d bytes weighs %d", fd.FullName(), size, w.Bytes)
+			}
+		}
+	}
+}
+
 // TestWeighStops: no more elements are looked at than were asked for, and what is not
 // encoded well is weighed as far as it goes.
 func TestWeighStops(t *testing.T) {

@@ -3,6 +3,7 @@ package entrance
 import (
 	"bytes"
 	"container/list"
+	"encoding/binary"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,20 @@ import (
 
 // PassMark occurs in the first 512 bytes of a guest's first message if the guest shows a pass.
 const PassMark = "borg-pass/"
+
+const (
+	// maxHelloBytes bounds the first record of a handshake. Clients of ours send less than
+	// 2 KiB.
+	maxHelloBytes = 4 << 10
+	// maxGuestBytes bounds what a guest may send in all: a hello, and a chain of certificates.
+	maxGuestBytes = 16 << 10
+	// maxHallBytes bounds what the guests of a hall have sent; with more, a guest may send
+	// crampedGuestBytes.
+	maxHallBytes      = 16 << 20
+	crampedGuestBytes = 4 << 10
+
+	recordHeadBytes = 5
+)
 
 // Guest is a connection during its handshake. It has a turn while it computes and
 // leaves it to others while it waits for the other end.
@@ -23,6 +38,13 @@ type Guest struct {
 
 	// In its host; nil: it has left or was dropped. Guarded by hall.mu.
 	place *list.Element
+
+	// Bytes that it has sent. Guarded by hall.mu.
+	bytes int64
+	// Head of its first record, and how much of it has come. Only the goroutine of the
+	// handshake uses them.
+	head  [recordHeadBytes]byte
+	headN int
 
 	// It has shown a pass. user is the one that pays for it; empty if it is not charged. Only the
 	// goroutine of the handshake uses both.
@@ -141,7 +163,7 @@ func (g *Guest) Read(b []byte) (int, error) {
 		return g.first(b)
 	}
 	g.away()
-	n, err := g.Conn.Read(b)
+	n, err := g.read(b)
 	if err != nil {
 		return n, err
 	}
@@ -158,11 +180,30 @@ func (g *Guest) Read(b []byte) (int, error) {
 // first reads the first message. Without a pass in it nothing more is done, not even to read on,
 // before the guest has a turn: most guests of a flood are dropped before that.
 func (g *Guest) first(b []byte) (int, error) {
-	n, err := g.Conn.Read(b)
+	n, err := g.read(b)
 	if err != nil || g.plain || bytes.Contains(b[:n], []byte(PassMark)) {
 		return n, err
 	}
 	return n, g.Begin()
+}
+
+// read reads what is within the bounds of a handshake. crypto/tls makes room for a whole
+// record when it has read the head of it, and takes messages of 64 KiB and more.
+func (g *Guest) read(b []byte) (int, error) {
+	n, err := g.Conn.Read(b)
+	if n == 0 || g.plain {
+		return n, err
+	}
+	if g.headN < recordHeadBytes {
+		g.headN += copy(g.head[g.headN:], b[:n])
+		if g.headN == recordHeadBytes && binary.BigEndian.Uint16(g.head[3:]) > maxHelloBytes {
+			return n, ErrTooLarge
+		}
+	}
+	if !g.hall.receive(g, int64(n)) {
+		return n, ErrTooLarge
+	}
+	return n, err
 }
 
 // Write implements net.Conn. What is computed between a write and the next read is

@@ -12,6 +12,9 @@ import (
 // ErrDropped is the error of a guest that was dropped to make room for another one.
 var ErrDropped = errors.New("the connection was dropped, as newer ones came that have not yet said who they are either")
 
+// ErrTooLarge is the error of a guest that has sent more than a handshake needs.
+var ErrTooLarge = errors.New("the first messages of the connection are too large")
+
 // Limits bound the guests of a hall.
 type Limits struct {
 	// From one address.
@@ -28,6 +31,8 @@ type Hall struct {
 	// Guarded by mu, like all below.
 	hosts map[string]*host
 	all   int
+	// What the guests have sent.
+	bytes int64
 	// Hosts by their number of guests; those of one number in the order in which
 	// they came to have it.
 	sizes []*list.List
@@ -121,6 +126,18 @@ func (h *Hall) Take(g *Guest) {
 	}
 }
 
+// receive counts bytes that a guest has sent, and reports whether it may have sent so many.
+func (h *Hall) receive(g *Guest, n int64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if g.place == nil {
+		return true
+	}
+	g.bytes += n
+	h.bytes += n
+	return g.bytes <= crampedGuestBytes || g.bytes <= maxGuestBytes && h.bytes <= maxHallBytes
+}
+
 // remove takes a guest out, and reports whether it was there. The caller holds mu.
 func (h *Hall) remove(g *Guest) bool {
 	if g.place == nil {
@@ -129,6 +146,8 @@ func (h *Hall) remove(g *Guest) bool {
 	of := h.hosts[g.host]
 	of.guests.Remove(g.place)
 	g.place = nil
+	h.bytes -= g.bytes
+	g.bytes = 0
 	h.all--
 	h.resize(of)
 	if of.guests.Len() == 0 {

@@ -1,8 +1,10 @@
 package entrance
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -244,7 +246,8 @@ func (c *saying) Read(b []byte) (int, error) { return copy(b, c.text), nil }
 // TestNothingIsDoneBeforeATurn: what says hello has a turn before anybody reads it, unless it shows a pass or makes no
 // handshake at all.
 func TestNothingIsDoneBeforeATurn(t *testing.T) {
-	for text, want := range map[string]bool{"hello": true, "hello " + PassMark + "1": false, "plain": false} {
+	const head = "\x16\x03\x01\x00\x20"
+	for text, want := range map[string]bool{head + "hello": true, head + "hello " + PassMark + "1": false, "plain": false} {
 		turns := NewTurns(1)
 		g := NewHall(Limits{Host: 1, All: 1}).Enter(&saying{from("10.0.0.1"), text}, turns)
 		if text == "plain" {
@@ -260,5 +263,54 @@ func TestNothingIsDoneBeforeATurn(t *testing.T) {
 		if g.Leave(); turns.Free() != 1 {
 			t.Errorf("after %q a turn is lost", text)
 		}
+	}
+}
+
+// TestGuestsSendLittle: a guest may send what a handshake needs: no first record above
+// maxHelloBytes, no more than maxGuestBytes in all, and crampedGuestBytes while all guests
+// together have sent more than maxHallBytes. What those sent who are gone does not count.
+func TestGuestsSendLittle(t *testing.T) {
+	head := func(n int) string { return string([]byte{0x16, 3, 1, byte(n >> 8), byte(n)}) }
+	read := func(g *Guest, most int) (sent int, err error) {
+		b := make([]byte, 1000)
+		for err == nil && sent < most {
+			var n int
+			n, err = g.read(b)
+			sent += n
+		}
+		return sent, err
+	}
+	enter := func(h *Hall, text string) *Guest {
+		return h.Enter(&saying{from("10.0.0.1"), text}, NewTurns(1))
+	}
+	h := NewHall(Limits{Host: 5000, All: 5000})
+	if _, err := read(enter(h, head(maxHelloBytes+1)), 100); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("a first record of %d bytes: %v", maxHelloBytes+1, err)
+	}
+	text := head(maxHelloBytes) + strings.Repeat("x", 500)
+	if sent, err := read(enter(h, text), 1<<20); !errors.Is(err, ErrTooLarge) || sent < maxGuestBytes || sent > maxGuestBytes+1000 {
+		t.Errorf("a guest sends %d bytes: %v", sent, err)
+	}
+	var full []*Guest
+	for h.bytes <= maxHallBytes-maxGuestBytes {
+		g := enter(h, text)
+		if sent, err := read(g, maxGuestBytes-1000); err != nil {
+			t.Fatalf("a guest may send no %d bytes: %v", sent, err)
+		}
+		full = append(full, g)
+	}
+	for h.bytes <= maxHallBytes {
+		if _, err := read(enter(h, text), crampedGuestBytes-1000); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if sent, err := read(enter(h, text), 1<<20); !errors.Is(err, ErrTooLarge) || sent > crampedGuestBytes+1000 {
+		t.Errorf("beside %d bytes of others a guest sends %d: %v", h.bytes, sent, err)
+	}
+	for _, g := range full {
+		g.Leave()
+	}
+	if _, err := read(enter(h, text), maxGuestBytes-1000); err != nil {
+		t.Errorf("when others are gone: %v", err)
 	}
 }
