@@ -125,7 +125,7 @@ func (c *Cell) describeStopping(user string) string {
 			continue
 		}
 		if p := j.firstStopping(); p != nil {
-			words = append(words, fmt.Sprintf("%s (%d tasks, each at most %s after it was told to stop)", j.key, j.stopping, spanText(p.stop.noticeNs+p.stop.graceNs)))
+			words = append(words, fmt.Sprintf("%s (%d tasks, each at most %s after it was told to stop)", j.key, j.stopping, spanWords(p.stop.noticeNs+p.stop.graceNs)))
 		}
 	}
 	return strings.Join(words, ", ")
@@ -197,14 +197,4 @@ func (c *Cell) checkStopCharges() error {
 		}
 	}
 	return nil
-}
-
-// spanText writes a time in hours if it is a whole number of them, otherwise in seconds,
-// rounded up.
-func spanText(ns int64) string {
-	const hour = 3600 * second
-	if ns >= hour && ns%hour == 0 {
-		return fmt.Sprintf("%d h", ns/hour)
-	}
-	return fmt.Sprintf("%d s", (ns+second-1)/second)
 }

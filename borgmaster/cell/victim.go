@@ -97,7 +97,7 @@ func (c *Cell) addCopy(v *victims, p *Placement, o *Copy, id CopyID) *borgpb.Ref
 		return c.notTaken(p, &a, o.TaskID().String(), o.priority, "")
 	case !c.MayAwait(o, &a.by):
 		return refuse(borgpb.RefusalKind_REFUSAL_KIND_CONSTRAINT, p.name(), FitVictim.String(),
-			"%s of priority %d stops within %s, and priority %d may not take its place", o.TaskID(), o.priority, spanText(o.stop.noticeNs+o.stop.graceNs), a.by.Priority)
+			"%s of priority %d stops within %s, and priority %d may not take its place", o.TaskID(), o.priority, spanWords(o.stop.noticeNs+o.stop.graceNs), a.by.Priority)
 	}
 	v.copies = append(v.copies, o)
 	v.freed = v.freed.add(o.held())
