@@ -38,6 +38,8 @@ type fakeBorglet struct {
 	pollers map[uint64]int
 	// What each copy uses; nil: nothing is said of it.
 	uses *borgrpc.Usage
+	// Whether its tasks ignore SIGTERM: an order to stop ends none of them.
+	stubborn bool
 }
 
 type heldCopy struct {
@@ -144,7 +146,7 @@ func (b *fakeBorglet) Poll(_ context.Context, req *borgrpc.PollRequest) (*borgrp
 		}
 	}
 	for _, s := range req.Stops {
-		if c := b.copies[key(s.Copy)]; c != nil {
+		if c := b.copies[key(s.Copy)]; c != nil && !b.stubborn {
 			c.report = proto.CloneOf(c.report)
 			c.report.State = int32(borgpb.AttemptState_ATTEMPT_STATE_STOPPED)
 			c.report.Exit = &borgpb.Exit{Signal: 15, EndedWallNs: 2}

@@ -51,6 +51,8 @@ type Scheduler struct {
 	silent map[string]bool
 	// stirred: something happened since the last whole pass.
 	stirred bool
+	// Users whose work preempts none of their own for now, as too much of it stops.
+	ownHeld map[string]bool
 	// futile: at futileAt changes all classes of what waited had no place.
 	futile   bool
 	futileAt uint64
@@ -519,6 +521,7 @@ func (s *Scheduler) open(c *cell.Cell) {
 // is remembered.
 func (s *Scheduler) attend(c *cell.Cell) {
 	s.open(c)
+	s.reviewOwnHeld(c)
 	s.settled = slices.DeleteFunc(s.settled, func(b settledBatch) bool {
 		if b.index > c.Index() {
 			return false

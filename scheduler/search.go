@@ -134,6 +134,7 @@ func (f *search) block(cl *class) {
 		return
 	}
 	cl.blocked, cl.seen = true, f.s.changes.now()
+	f.s.noteOwnHeld(f.c, &cl.by)
 	if s := f.s; s.overlay.promises > 0 && !cl.by.Never() {
 		s.coveted, s.covetedUpTo = max(s.coveted, cl.priority), s.overlay.made
 	}

@@ -2,8 +2,10 @@ package scheduler
 
 import (
 	"fmt"
+	"slices"
 
 	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
 )
 
 // staysWords says who is of a lower priority than what waits and does not give way to
@@ -13,7 +15,7 @@ func (e *explanation) staysWords() string {
 		return ""
 	}
 	by := &e.want.class.by
-	lower, within, spared := 0, 0, 0
+	lower, within, spared, held := 0, 0, 0, 0
 	band := cell.BandOf(by.Priority)
 	for i, at := range e.spots {
 		if !isShort(e.fits[i]) {
@@ -26,6 +28,8 @@ func (e *explanation) staysWords() string {
 			lower++
 			switch {
 			case by.Never():
+			case p.Key().User == by.User && !e.c.PreemptsOwn(by.User, cell.BandOf(p.Priority())):
+				held++
 			case !e.c.MayTake(by, p.Key().User, p.Priority()):
 				within++
 			case e.s.cfg.Churn > 0 && e.mayHurt(p.JobUID()) == 0:
@@ -38,6 +42,8 @@ func (e *explanation) staysWords() string {
 		return ""
 	case by.Never():
 		return fmt.Sprintf("; %s: it takes nobody's place (preempt: never)", stay(lower))
+	case held > 0:
+		return fmt.Sprintf("; %s: what stops of user %s holds more than the quota, so its work preempts none of its own until that has ended", stay(held), by.User)
 	case within > 0:
 		return fmt.Sprintf("; %s: within %s nobody takes the place of others", stay(within), cell.BandName(band))
 	case spared > 0 && by.Priority < prodPriority:
@@ -61,4 +67,33 @@ func isShort(f cell.Fit) bool {
 		return true
 	}
 	return false
+}
+
+// noteOwnHeld remembers that a class found no place while its user's work preempts none of
+// the user's own.
+func (s *Scheduler) noteOwnHeld(c *cell.Cell, by *cell.Preemptor) {
+	if by.Never() || !ownHeld(c, by.User) || s.ownHeld[by.User] || len(s.ownHeld) >= maxRemembered {
+		return
+	}
+	if s.ownHeld == nil {
+		s.ownHeld = make(map[string]bool)
+	}
+	s.ownHeld[by.User] = true
+}
+
+// reviewOwnHeld has everything asked for anew when a user's work may preempt the user's own
+// again: that depends on what stops anywhere, not on one machine.
+func (s *Scheduler) reviewOwnHeld(c *cell.Cell) {
+	for user := range s.ownHeld {
+		if !ownHeld(c, user) {
+			delete(s.ownHeld, user)
+			s.changes.all()
+			s.stirred = true
+		}
+	}
+}
+
+// ownHeld reports whether work of a user may not preempt the user's own of some band.
+func ownHeld(c *cell.Cell, user string) bool {
+	return slices.ContainsFunc(cell.Bands[:], func(b borgpb.Band) bool { return !c.PreemptsOwn(user, b) })
 }

@@ -16,6 +16,9 @@ func (e *explanation) summary() string {
 	if why := e.notEligible(); why != "" {
 		return "it waits: " + why
 	}
+	if words := e.c.VolumeBudgetWords(e.want.line.job, e.want.line.set, e.index); words != "" {
+		return "it waits: " + words
+	}
 	fit := e.counts[cell.FitOK]
 	switch {
 	case len(e.spots) == 0:
@@ -23,7 +26,7 @@ func (e *explanation) summary() string {
 	case fit == 0:
 		return fmt.Sprintf("it waits: 0 of %d machines fit: %s", len(e.spots), e.refusedBy())
 	case e.s.refusals[id].why != "":
-		// The search does not know all limits, such as how many volumes a user may have.
+		// The search does not know all limits, such as how many copies a machine may hold.
 		r := e.s.refusals[id]
 		return fmt.Sprintf("it waits: the cell refused its placement %s in a row: %s; it is tried again, and %s would do",
 			plural(r.count, "time"), r.why, plural(fit, "machine"))

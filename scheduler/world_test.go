@@ -207,22 +207,28 @@ func service(tasks uint32, priority int32, cpuMilli, memBytes int64) *borgpb.Job
 // decided. It returns the number of placements that the cell accepted.
 func (w *world) settleAll(t testing.TB) int {
 	t.Helper()
-	placed := 0
+	placed, _ := w.settleCounted(t)
+	return placed
+}
+
+// settleCounted is settleAll that also returns how many placements the cell refused.
+func (w *world) settleCounted(t testing.TB) (placed, denied int) {
+	t.Helper()
 	for range 1000 {
 		w.catchUp()
 		b := w.s.Pass(w.copy)
 		if len(b.Assign.GetAssignments()) == 0 {
 			if !b.More {
-				return placed
+				return placed, denied
 			}
 			continue
 		}
 		r := w.do(assign(b.Assign))
 		refused := w.s.Settle(w.copy, b.ID, r)
-		placed += refused.Of - refused.Count
+		placed, denied = placed+refused.Of-refused.Count, denied+refused.Count
 	}
 	t.Fatalf("passes go on and on: %d in flight", w.s.InFlight())
-	return placed
+	return placed, denied
 }
 
 // onMachines says how many running tasks of a job each machine has.

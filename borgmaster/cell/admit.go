@@ -118,6 +118,7 @@ func (c *Cell) countUse() {
 
 // recharge follows a change of a job's specs, or more tasks.
 func (c *Cell) recharge(j *Job) {
+	c.reviewStopsOfJob(j)
 	if c.quotas.used == nil || j.gone {
 		return
 	}

@@ -74,7 +74,7 @@ func (c *Cell) applyEntry(data []byte) []*borgpb.Result {
 	c.now.rawWallNs = entry.WallTimeNs
 	if c.clock.advance(c.term, entry.CellTimeNs, entry.WallTimeNs) {
 		c.emit(Event{Kind: borgpb.EventKind_EVENT_KIND_WALL_STEP, ObjectKind: borgpb.ObjectKind_OBJECT_KIND_CELL,
-			Reason: fmt.Sprintf("the wall clock is %d s from where it was expected", (entry.WallTimeNs-c.clock.wallNs)/second)})
+			Reason: "the wall clock is " + stepWords(entry.WallTimeNs-c.clock.wallNs) + " where it was expected"})
 	}
 	c.forgetRequests()
 	c.expireBans()

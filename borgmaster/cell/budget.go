@@ -145,8 +145,12 @@ func timesWords(n int) string {
 	return fmt.Sprintf("%d times", n)
 }
 
-// spanWords writes a time in the largest unit of which it is a whole number.
+// spanWords writes a span of time in the largest unit of which it is a whole number. From a
+// minute on it rounds up to whole seconds; the sign is left out.
 func spanWords(ns int64) string {
+	if ns = max(ns, -ns); ns >= 60*second {
+		ns = (ns + second - 1) / second * second
+	}
 	for _, u := range []struct {
 		ns   int64
 		name string
@@ -156,6 +160,14 @@ func spanWords(ns int64) string {
 		}
 	}
 	return fmt.Sprintf("%d.%03d s", ns/second, ns%second/1_000_000)
+}
+
+// stepWords writes how far a clock is ahead of or, below zero, behind something.
+func stepWords(ns int64) string {
+	if ns < 0 {
+		return spanWords(ns) + " behind"
+	}
+	return spanWords(ns) + " ahead of"
 }
 
 // disturb records a disruption that the cell causes. It is called before the task is stopped.

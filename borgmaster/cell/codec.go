@@ -85,6 +85,8 @@ const (
 	// Of a copy, in this order.
 	tagQuarantine = 200
 	tagNotice     = 215
+	// Of a copy that makes room for work of its own user; it has no value.
+	tagOwnStop = 220
 	// Of a copy: its own address.
 	tagAddr = 230
 	// Of a copy: in which volumes it works.

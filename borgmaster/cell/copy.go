@@ -102,6 +102,8 @@ type stopping struct {
 	graceNs int64
 	// How long before SIGTERM it is told.
 	noticeNs int64
+	// Whether it makes room for work of its own user.
+	own bool
 	// The one who waits for this copy's room; nil: nobody. Derived.
 	promised *waiting
 }

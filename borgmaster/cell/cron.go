@@ -234,7 +234,7 @@ func (c *Cell) checkSlot(j *Job, o *borgpb.FireCron) *borgpb.Refusal {
 	case o.SlotWallNs <= max(k.lastNs, k.sinceNs) && !mutant.Planted(mutant.SlotTakenAgain):
 		return stale(j.key.String(), "slots up to %d have been decided, or do not count", max(k.lastNs, k.sinceNs))
 	case o.SlotWallNs > c.clock.wallNs:
-		return stale(j.key.String(), "the slot is %d ns ahead of the cell's wall clock", o.SlotWallNs-c.clock.wallNs)
+		return stale(j.key.String(), "the slot is %s ahead of the cell's wall clock", spanWords(o.SlotWallNs-c.clock.wallNs))
 	}
 	return nil
 }
@@ -249,7 +249,7 @@ func (c *Cell) checkRun(j *Job, run JobKey, o *borgpb.FireCron) (*Spec, *borgpb.
 	live := len(c.liveRuns(j))
 	switch {
 	case !o.Manual && c.clock.wallNs-o.SlotWallNs > deadline:
-		return nil, badState("", "it is %d s late, and its starting deadline is %d s", (c.clock.wallNs-o.SlotWallNs)/second, deadline/second)
+		return nil, badState("", "it is %s late, and its starting deadline is %s", spanWords(c.clock.wallNs-o.SlotWallNs), spanWords(deadline))
 	case live > 0 && !mutant.Planted(mutant.OverlapIgnored) && s.Overlap != borgpb.CronOverlap_CRON_OVERLAP_ALLOW && s.Overlap != borgpb.CronOverlap_CRON_OVERLAP_REPLACE:
 		return nil, badState("", "the run before is still under way")
 	case live >= MaxCronRunsLive && s.Overlap == borgpb.CronOverlap_CRON_OVERLAP_ALLOW:

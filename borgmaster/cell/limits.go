@@ -179,6 +179,8 @@ const (
 	maxNoteBytes           = 256
 	maxNoteAnnotations     = 16
 	maxNoteAnnotationBytes = 4 << 10
+	// What a note is charged beside its texts.
+	noteMemory = 128
 
 	maxRequestIDBytes  = 64
 	maxRequests        = 1_000_000

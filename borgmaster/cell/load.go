@@ -497,7 +497,7 @@ func (l *loader) copy(p *Copy, d *decoder, of *Task) error {
 	}
 	p.restarts, p.pid, p.startedWallNs, p.exit, p.text = d.uint32(), d.int(), d.int(), d.exit(), d.str()
 	if d.bool() {
-		p.stop = &stopping{cause: borgpb.StopCause(d.byte()), reason: d.str(), index: d.uint(), graceNs: d.int()}
+		p.stop = &stopping{cause: borgpb.StopCause(d.uint32()), reason: d.str(), index: d.uint(), graceNs: d.int()}
 	}
 	p.endedWallNs = d.int()
 	ids := l.victims(d)
@@ -519,7 +519,7 @@ func (l *loader) copy(p *Copy, d *decoder, of *Task) error {
 	if err := errors.Join(l.watched(d, p), l.quarantine(d, p)); err != nil {
 		return err
 	}
-	if err := l.notice(d, p); err != nil {
+	if err := errors.Join(l.notice(d, p), l.ownStop(d, p)); err != nil {
 		return err
 	}
 	if err := l.addr(d, p); err != nil {

@@ -7,13 +7,14 @@ import (
 
 	"borg/mutant"
 	"borg/proto/borgpb"
+	"borg/proto/weight"
 )
 
 // FormatTasks is the format in which tasks began to ask for something.
 const FormatTasks = 3
 
-// note is what a copy says of itself (paper §2.6: a task's status string). It
-// goes with the copy.
+// note is what a copy says of itself (paper §2.6: a task's status string). It goes with the
+// place of the copy, and its user is charged for it in bytes until then.
 type note struct {
 	text        string
 	annotations map[string]string
@@ -33,6 +34,24 @@ func (p *Copy) ownNote() *note {
 		return nil
 	}
 	return p.few.note
+}
+
+// bytes is what a note is charged.
+func (n *note) bytes() int64 {
+	if n == nil {
+		return 0
+	}
+	return int64(len(n.text)) + noteMemory + weight.Map(n.annotations)
+}
+
+// setNote has a copy that holds a place say something else; nil: nothing.
+func (c *Cell) setNote(p *Copy, n *note) {
+	was := p.ownNote()
+	if was == n {
+		return
+	}
+	p.rare().note = n
+	c.stateUse.countOne(p.job.key.User, measureBytes, n.bytes()-was.bytes())
 }
 
 // printable: it can be shown on a terminal as it is.
@@ -82,13 +101,16 @@ func (c *Cell) checkSetTaskNote(o *borgpb.SetTaskNote) (commit, *borgpb.Refusal)
 	case o.Attempt != t.attempt:
 		return nil, stale(id.String(), "attempt %d says it, and attempt %d is the current one", o.Attempt, t.attempt)
 	}
+	var next *note
+	if o.Text != "" || len(o.Annotations) > 0 {
+		next = &note{text: o.Text, annotations: o.Annotations}
+	}
+	more := next.bytes() - t.cur.ownNote().bytes()
+	if r := c.checkState(id.Job.User, t.cur.priority, &StateUse{measureBytes: more}); r != nil {
+		return nil, about(id.String(), r)
+	}
 	return func(*borgpb.Result) {
-		switch {
-		case o.Text != "" || len(o.Annotations) > 0:
-			t.cur.rare().note = &note{text: o.Text, annotations: o.Annotations}
-		case t.cur.few != nil:
-			t.cur.few.note = nil
-		}
+		c.setNote(t.cur, next)
 		c.dirty(t)
 	}, nil
 }

@@ -25,7 +25,7 @@ func (c *Cell) LostDeclared() int64 { return max(c.outage.untilNs-c.clock.cellNs
 func (c *Cell) checkDeclareLost(o *borgpb.DeclareLost) (commit, *borgpb.Refusal) {
 	switch {
 	case o.ForNs < 0 || o.ForNs > maxLostNs:
-		return nil, invalid("for_ns", "%d s is not between 0 and %d s (7 days)", o.ForNs/second, int64(maxLostNs/second))
+		return nil, invalid("for_ns", "%d is not in 0 to %d (%s)", o.ForNs, int64(maxLostNs), spanWords(maxLostNs))
 	case o.ForNs == 0 && c.LostDeclared() == 0:
 		return nil, badState("cell", "nothing is declared lost")
 	}
@@ -34,7 +34,7 @@ func (c *Cell) checkDeclareLost(o *borgpb.DeclareLost) (commit, *borgpb.Refusal)
 		c.dirty(&c.outage)
 		text := "machines that cannot be reached are no longer lost, if they are many"
 		if o.ForNs > 0 {
-			text = fmt.Sprintf("machines that cannot be reached are lost, however many, for %d s", o.ForNs/second)
+			text = fmt.Sprintf("machines that cannot be reached are lost, however many, for %s", spanWords(o.ForNs))
 		}
 		c.emit(Event{Kind: borgpb.EventKind_EVENT_KIND_LOST_DECLARED, ObjectKind: borgpb.ObjectKind_OBJECT_KIND_CELL, Reason: text})
 	}, nil

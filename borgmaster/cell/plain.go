@@ -447,7 +447,7 @@ func copyForm(f *form) {
 	})
 	f.str("text")
 	f.optional("stop", func(f *form) {
-		f.byte("cause")
+		f.uints("cause")
 		f.str("reason")
 		f.uints("index")
 		f.ints("grace_ns")
@@ -467,6 +467,7 @@ func copyForm(f *form) {
 		f.ints("since_wall_ns", "until_ns", "grace_ns")
 	})
 	f.tagged(tagNotice, "notice", func(f *form) { f.ints("ns") })
+	f.tagged(tagOwnStop, "for_own_work", func(*form) {})
 	f.tagged(tagAddr, "network", func(f *form) { f.str("addr") })
 	f.tagged(tagUses, "works_in", func(f *form) {
 		f.str("user")

@@ -75,9 +75,15 @@ type Preemptor struct {
 // Never tells that it takes nobody's place.
 func (p *Preemptor) Never() bool { return p.Mode == borgpb.Preempt_PREEMPT_NEVER }
 
-// MayTake tells whether it may take the place of a user's work of some priority: of
-// lower ones, but within a band that collapses, and then at most of its own user's.
+// MayTake tells whether it may take the place of a user's work of some priority now: of work
+// that it outranks, but not of its own user's while too much of that stops already.
 func (c *Cell) MayTake(p *Preemptor, user string, priority int32) bool {
+	return c.outranks(p, user, priority) && (p.User != user || c.PreemptsOwn(user, BandOf(priority)))
+}
+
+// outranks tells whether it may take the place of a user's work of some priority: of
+// lower ones, but within a band that collapses, and then at most of its own user's.
+func (c *Cell) outranks(p *Preemptor, user string, priority int32) bool {
 	if p.Never() || !MayPreempt(p.Priority, priority) {
 		return false
 	}
@@ -195,7 +201,7 @@ func (c *Cell) preempt(p *Copy, reason string, waitNs int64) {
 // somebody who may take its place comes to wait for its room. The borglet counts the new
 // time from the poll that brings it, and keeps whichever end is earlier.
 func (c *Cell) hasten(p *Copy, by *Preemptor, waitNs int64) {
-	if p.state != attemptStopping || mutant.Planted(mutant.StopNotHastened) || !c.MayTake(by, p.job.key.User, p.priority) {
+	if p.state != attemptStopping || mutant.Planted(mutant.StopNotHastened) || !c.outranks(by, p.job.key.User, p.priority) {
 		return
 	}
 	s := p.stop
@@ -211,7 +217,7 @@ func (c *Cell) hasten(p *Copy, by *Preemptor, waitNs int64) {
 // take its place, or it ends soon anyway. Otherwise a long grace would hold up others for
 // whom there is room elsewhere before it is over.
 func (c *Cell) MayAwait(p *Copy, by *Preemptor) bool {
-	return p.stop == nil || p.stop.noticeNs+p.stop.graceNs <= maxAwaitedStopNs || c.MayTake(by, p.job.key.User, p.priority)
+	return p.stop == nil || p.stop.noticeNs+p.stop.graceNs <= maxAwaitedStopNs || c.outranks(by, p.job.key.User, p.priority)
 }
 
 // noticed are the causes for which the cell stops tasks of its own accord, and with
@@ -317,6 +323,24 @@ func (e *encoder) notice(p *Copy) {
 		e.byte(tagNotice)
 		e.int(ns)
 	}
+}
+
+// ownStop writes whether a copy makes room for work of its own user.
+func (e *encoder) ownStop(p *Copy) {
+	if p.stop != nil && p.stop.own {
+		e.byte(tagOwnStop)
+	}
+}
+
+func (l *loader) ownStop(d *decoder, p *Copy) error {
+	if !d.tagged(tagOwnStop) {
+		return nil
+	}
+	if p.stop == nil || p.stop.cause != borgpb.StopCause_STOP_CAUSE_PREEMPTION {
+		return errOdd
+	}
+	p.stop.own = true
+	return nil
 }
 
 func (l *loader) notice(d *decoder, p *Copy) error {

@@ -309,7 +309,7 @@ func (e *encoder) copy(p *Copy) {
 	e.str(p.text)
 	e.bool(p.stop != nil)
 	if s := p.stop; s != nil {
-		e.byte(byte(s.cause))
+		e.uint(uint64(s.cause))
 		e.str(s.reason)
 		e.uint(s.index)
 		e.int(s.graceNs)
@@ -322,6 +322,7 @@ func (e *encoder) copy(p *Copy) {
 	e.watched(p)
 	e.quarantine(p)
 	e.notice(p)
+	e.ownStop(p)
 	e.addr(p.Addr())
 	e.uses(p)
 	e.exitReason(p.exit)

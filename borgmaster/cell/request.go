@@ -89,7 +89,7 @@ func (c *Cell) checkRequest(op *borgpb.Op) (*borgpb.Result, *borgpb.Refusal) {
 		return nil, refuse(borgpb.RefusalKind_REFUSAL_KIND_TOO_OLD, "", "request_wall_ns",
 			"the request was made too long ago to know whether it was done; look, then ask anew")
 	case op.RequestWallNs > wall+requestMemoryNs:
-		return nil, invalid("request_wall_ns", "the client's clock is %d s ahead of the cell's", (op.RequestWallNs-wall)/second)
+		return nil, invalid("request_wall_ns", "the client's clock is %s ahead of the cell's", spanWords(op.RequestWallNs-wall))
 	}
 	return nil, nil
 }

@@ -127,6 +127,7 @@ func (c *Cell) release(p *Copy) {
 	if p.stopCharged {
 		c.setStopCharge(p, false)
 	}
+	c.setNote(p, nil)
 	if p.wait != nil {
 		p.wait.drop()
 		p.wait = nil

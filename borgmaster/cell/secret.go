@@ -132,12 +132,16 @@ func (c *Cell) checkSetSecret(o *borgpb.SetSecret) (commit, *borgpb.Refusal) {
 	case c.secrets.bytes-was+len(o.Sealed) > maxSecretsBytes:
 		return nil, about(key, limit("sealed", "the secrets of the cell would have %d bytes; at most %d", c.secrets.bytes-was+len(o.Sealed), maxSecretsBytes))
 	}
+	if r := c.checkState(o.User, 0, &StateUse{measureBytes: int64(len(o.Sealed) - was)}); r != nil {
+		return nil, about(key, r)
+	}
 	return func(res *borgpb.Result) {
 		if s == nil {
 			s = &Secret{key: key, user: o.User, name: o.Name}
 			c.secrets.add(s)
 		}
 		c.secrets.bytes += len(o.Sealed) - len(s.sealed)
+		c.stateUse.countOne(o.User, measureBytes, int64(len(o.Sealed)-len(s.sealed)))
 		s.version, s.keyID, s.sealed, s.changedWallNs = o.Version, o.KeyId, o.Sealed, c.clock.wallNs
 		c.dirty(s)
 		c.emit(secretEvent(borgpb.EventKind_EVENT_KIND_SECRET_SET, key, fmt.Sprintf("version %d", s.version), c.now.reason))
@@ -183,6 +187,7 @@ func (c *Cell) checkDeleteSecret(o *borgpb.DeleteSecret) (commit, *borgpb.Refusa
 	}
 	return func(*borgpb.Result) {
 		c.secrets.remove(s)
+		c.stateUse.countOne(s.user, measureBytes, -int64(len(s.sealed)))
 		c.dirty(s)
 		c.emit(secretEvent(borgpb.EventKind_EVENT_KIND_SECRET_DELETE, s.key, "deleted", c.now.reason))
 	}, nil

@@ -29,7 +29,7 @@ var measures = [numMeasures + 1]measure{
 	measureAllocs:      {"allocs", "allocs", maxAllocsOfUser, maxAllocs},
 	measureObjects:     {"objects", "jobs and alloc sets", maxObjectsOfUser, maxObjects},
 	measureCronJobs:    {"cron-jobs", "cron jobs", maxCronJobsOfUser, maxCronJobs},
-	measureBytes:       {"bytes", "bytes of specs, labels and annotations", maxStateBytesOfUser, maxStateBytes},
+	measureBytes:       {"bytes", "bytes of specs, labels, annotations, notes and secrets", maxStateBytesOfUser, maxStateBytes},
 	measureDeadObjects: {"dead-objects", "dead jobs and alloc sets", maxDeadObjectsOfUser, maxDeadObjects},
 	measureDeadTasks:   {"dead-tasks", "dead tasks", maxDeadTasksOfUser, maxDeadTasks},
 	measureDeadBytes:   {"dead-bytes", "bytes of dead jobs and alloc sets", maxDeadBytesOfUser, maxDeadBytes},

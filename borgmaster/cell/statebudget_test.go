@@ -136,7 +136,7 @@ func TestByteBudget(t *testing.T) {
 		return by("u", &borgpb.Op{Op: &borgpb.Op_SetLabels{SetLabels: &borgpb.SetLabels{Kind: borgpb.Labelled_LABELLED_JOB, User: "u", Name: "a",
 			SetAnnotations: map[string]string{"k": strings.Repeat("x", n-1)}}}})
 	}
-	l.over(label(101), "bytes of specs, labels and annotations")
+	l.over(label(101), "bytes of specs, labels, annotations, notes and secrets")
 	l.do(label(100))
 	if got := l.c.StateUseOf("u")[measureBytes]; got != size+texts {
 		t.Errorf("%d bytes, want %d", got, size+texts)

@@ -57,8 +57,8 @@ func StateMemory(u *StateUse) (bytes int64) {
 	return bytes
 }
 
-// stateUse counts what jobs, alloc sets and volumes of each user hold of the state. Files,
-// secrets, requests and copies that stop have counts of their own. All of it is derived.
+// stateUse counts what jobs, alloc sets, volumes, notes and sealed values of secrets of each
+// user hold of the state. Files, the number of secrets, requests and copies that stop have counts of their own. All of it is derived.
 type stateUse struct {
 	byUser map[string]*StateUse
 	cell   StateUse
@@ -167,6 +167,14 @@ func (c *Cell) deriveStateUse() stateUse {
 	for _, set := range c.setList {
 		u := set.stateUse()
 		s.count(set.key.User, &u, 1)
+	}
+	for _, m := range c.machineList {
+		for _, p := range m.copies {
+			s.countOne(p.job.key.User, measureBytes, p.ownNote().bytes())
+		}
+	}
+	for _, secret := range c.secrets.list {
+		s.countOne(secret.user, measureBytes, int64(len(secret.sealed)))
 	}
 	for v := range c.Volumes() {
 		s.countOne(v.of.Job.User, measureVolumes, 1)

@@ -2,16 +2,18 @@ package cell
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"borg/proto/borgpb"
 )
 
 // A copy that stops holds its resources until it is gone, perhaps for a day. Meanwhile the
-// charge of its task covers it, with two exceptions: the task is dead or gone, or has a later
-// copy because it was updated or crashed. Then the copy is charged apart, a stop charge.
-// Without stop charges a user who submits and kills in turns could hold many times the quota.
-// What the cell stops of its own accord (moves, drains, taints, preemption) is not charged.
+// charge of its task covers it, with three exceptions: the task is dead or gone, or has a later
+// copy, or the copy has lost its alloc and all specs of its job are for an alloc set. Then the
+// copy is charged apart, a stop charge. Without stop charges a user who submits and kills in
+// turns could hold many times the quota. What the cell stops of its own accord (moves, drains,
+// taints, preemption by another user) is not charged.
 //
 // New work may use the quota of as much that stops: L + max(S, N) is within the quota, where
 // L is what stays, S what stops and N what is new. So a job can be killed and submitted
@@ -32,13 +34,47 @@ func (p *Copy) needsStopCharge() bool {
 	if t == nil || t.state == stateDead {
 		return true
 	}
+	if p.stop == nil || !p.stop.atWill() {
+		return false
+	}
 	// The charge of a task that waits is that of its last copy.
-	return p.attempt != t.attempt && p.stop != nil && ownCause(p.stop.cause)
+	return p.attempt != t.attempt || p.alloc == nil && p.job.onlyInAllocs()
 }
 
-// ownCause reports whether a user can have tasks stop for a cause at will.
-func ownCause(cause borgpb.StopCause) bool {
-	return cause == borgpb.StopCause_STOP_CAUSE_UPDATE || cause == borgpb.StopCause_STOP_CAUSE_CRASHED
+// atWill reports whether the user of a copy can have it stop at will: the cell alone gives
+// the other causes.
+func (s *stopping) atWill() bool {
+	switch s.cause {
+	case borgpb.StopCause_STOP_CAUSE_PREEMPTION:
+		return s.own
+	case borgpb.StopCause_STOP_CAUSE_UNSPECIFIED, borgpb.StopCause_STOP_CAUSE_DRAIN, borgpb.StopCause_STOP_CAUSE_DUPLICATE,
+		borgpb.StopCause_STOP_CAUSE_OVERCOMMIT, borgpb.StopCause_STOP_CAUSE_TAINT, borgpb.StopCause_STOP_CAUSE_MOVE:
+		return false
+	}
+	return true
+}
+
+// onlyInAllocs reports whether all specs of a job are for an alloc set, so that its tasks are
+// charged nothing.
+func (j *Job) onlyInAllocs() bool {
+	return !slices.ContainsFunc(j.specs, func(s *Spec) bool { return s.Proto.AllocSet == "" })
+}
+
+// reviewStopsOfJob is called after each change of the specs of a job.
+func (c *Cell) reviewStopsOfJob(j *Job) {
+	if j.stopping == 0 || !slices.ContainsFunc(j.specs, func(s *Spec) bool { return s.Proto.AllocSet != "" }) {
+		return
+	}
+	for _, t := range j.rows {
+		c.reviewStopCharges(t)
+	}
+}
+
+// preemptedByOwn marks a copy that stops to make room for work of its own user.
+func (c *Cell) preemptedByOwn(p *Copy) {
+	p.stop.own = true
+	c.dirtyCopy(p)
+	c.reviewStopCharge(p)
 }
 
 // reviewStopCharge is called after each change of what needsStopCharge depends on.
@@ -125,7 +161,7 @@ func (c *Cell) describeStopping(user string) string {
 			continue
 		}
 		if p := j.firstStopping(); p != nil {
-			words = append(words, fmt.Sprintf("%s (%d tasks, each at most %s after it was told to stop)", j.key, j.stopping, spanText(p.stop.noticeNs+p.stop.graceNs)))
+			words = append(words, fmt.Sprintf("%s (%d tasks, each at most %s after it was told to stop)", j.key, j.stopping, spanWords(p.stop.noticeNs+p.stop.graceNs)))
 		}
 	}
 	return strings.Join(words, ", ")
@@ -151,26 +187,49 @@ func (c *Cell) checkStops(key JobKey, wants charge) *borgpb.Refusal {
 		return limit("", "%d tasks of user %s still stop, more than the %d that the user may hold: %s. Try again when they have ended; borgcfg tasks --attempts shows them",
 			stopping.copies, key.User, most, c.describeStopping(key.User))
 	}
-	if c.quotas.used == nil {
-		return nil
-	}
-	stops, used := stopping.charge, c.quotas.used[key.User]
 	for i := range wants {
-		w := &wants[i]
-		most := used.of(w).minus(stops.of(w))
-		if q := c.QuotaOf(key.User, w.band); q != nil {
-			if granted := chargeOf(w.band, &q.limit, 1).of(w); granted.compare(most) > 0 {
-				most = granted
-			}
+		if w := &wants[i]; c.stopsExceed(key.User, w) {
+			return refuse(borgpb.RefusalKind_REFUSAL_KIND_QUOTA, key.String(), "",
+				"tasks of user %s that stop still hold %s of %s, more than the quota for %s and than what runs: %s. Try again when they have ended; borgcfg tasks --attempts shows them",
+				key.User, w.text(stopping.charge.of(w)), w.what(), BandName(w.band), c.describeStopping(key.User))
 		}
-		if stops.of(w).compare(most) <= 0 {
-			continue
-		}
-		return refuse(borgpb.RefusalKind_REFUSAL_KIND_QUOTA, key.String(), "",
-			"tasks of user %s that stop still hold %s of %s, more than the quota for %s and than what runs: %s. Try again when they have ended; borgcfg tasks --attempts shows them",
-			key.User, w.text(stops.of(w)), w.what(), BandName(w.band), c.describeStopping(key.User))
 	}
 	return nil
+}
+
+// stopsExceed reports whether the copies of a user that stop hold more of something than the
+// quota, and than what runs.
+func (c *Cell) stopsExceed(user string, of *item) bool {
+	if c.quotas.used == nil {
+		return false
+	}
+	stops := c.stopUseOf(user).charge.of(of)
+	most := c.quotas.used[user].of(of).minus(stops)
+	if q := c.QuotaOf(user, of.band); q != nil {
+		if granted := chargeOf(of.band, &q.limit, 1).of(of); granted.compare(most) > 0 {
+			most = granted
+		}
+	}
+	return stops.compare(most) > 0
+}
+
+// PreemptsOwn reports whether work of a user may take the place of the user's own work of a
+// band now: not while copies of it that stop hold more than the quota, as in checkStops. Each
+// such preemption could add as much again.
+func (c *Cell) PreemptsOwn(user string, band borgpb.Band) bool {
+	u := c.stopUse[user]
+	if u == nil {
+		return true
+	}
+	if u.copies > c.StateBudget(user, measureTasks) {
+		return false
+	}
+	for i := range u.charge {
+		if w := &u.charge[i]; w.band == band && c.stopsExceed(user, w) {
+			return false
+		}
+	}
+	return true
 }
 
 // checkStopCharges compares the stop charges with those computed from the copies.
@@ -197,14 +256,4 @@ func (c *Cell) checkStopCharges() error {
 		}
 	}
 	return nil
-}
-
-// spanText writes a time in hours if it is a whole number of them, otherwise in seconds,
-// rounded up.
-func spanText(ns int64) string {
-	const hour = 3600 * second
-	if ns >= hour && ns%hour == 0 {
-		return fmt.Sprintf("%d h", ns/hour)
-	}
-	return fmt.Sprintf("%d s", (ns+second-1)/second)
 }

@@ -36,7 +36,7 @@ func TestStoppingIsCharged(t *testing.T) {
 	l.do(killJob("web"))
 	l.fine()
 	for _, name := range []string{"web", "other"} {
-		l.short(submitJob(t, name, spec), "20 of cpu is missing", "Tasks that stop still hold 40", "u/web (10 tasks, each at most 24 h after it was told to stop)", "try again when they have ended")
+		l.short(submitJob(t, name, spec), "20 of cpu is missing", "Tasks that stop still hold 40", "u/web (10 tasks, each at most 1 d after it was told to stop)", "try again when they have ended")
 	}
 	// Not enforced, it is counted; enforced anew, it is charged.
 	l.do(enforce(false))

@@ -227,6 +227,7 @@ func (c *Cell) order(p *Copy, cause borgpb.StopCause, reason string, graceNs int
 		p.stop.noticeNs = p.noticeNs()
 	}
 	c.unbind(p)
+	c.reviewStopCharge(p)
 	c.dirtyCopy(p)
 }
 

@@ -97,7 +97,7 @@ func (c *Cell) addCopy(v *victims, p *Placement, o *Copy, id CopyID) *borgpb.Ref
 		return c.notTaken(p, &a, o.TaskID().String(), o.priority, "")
 	case !c.MayAwait(o, &a.by):
 		return refuse(borgpb.RefusalKind_REFUSAL_KIND_CONSTRAINT, p.name(), FitVictim.String(),
-			"%s of priority %d stops within %s, and priority %d may not take its place", o.TaskID(), o.priority, spanText(o.stop.noticeNs+o.stop.graceNs), a.by.Priority)
+			"%s of priority %d stops within %s, and priority %d may not take its place", o.TaskID(), o.priority, spanWords(o.stop.noticeNs+o.stop.graceNs), a.by.Priority)
 	}
 	v.copies = append(v.copies, o)
 	v.freed = v.freed.add(o.held())
@@ -131,7 +131,11 @@ func (c *Cell) addAlloc(v *victims, p *Placement, o *Alloc, id CopyID) *borgpb.R
 // notTaken refuses a victim.
 func (c *Cell) notTaken(p *Placement, a *asker, victim string, priority int32, in string) *borgpb.Refusal {
 	why := ""
-	if !a.by.Never() && MayPreempt(a.by.Priority, priority) {
+	switch {
+	case a.by.Never() || !MayPreempt(a.by.Priority, priority):
+	case !c.PreemptsOwn(a.by.User, BandOf(priority)):
+		why = ": what stops of user " + a.by.User + " holds more than the quota, so its work preempts none of its own"
+	default:
 		why = ": within " + BandName(BandOf(priority)) + " nobody takes the place of others"
 	}
 	return refuse(borgpb.RefusalKind_REFUSAL_KIND_CONSTRAINT, p.name(), FitVictim.String(),
@@ -192,6 +196,12 @@ func (c *Cell) stopVictims(v *victims, by *taking) {
 		return
 	}
 	reason := c.reason(by)
+	var own []*Copy
+	for _, o := range v.copies {
+		if o.state.stays() && o.job.key.User == by.by.User {
+			own = append(own, o)
+		}
+	}
 	for _, a := range v.allocs {
 		c.evictAlloc(a, edgeEvict, statePending, borgpb.StopCause_STOP_CAUSE_PREEMPTION, reason, by.waitNs)
 	}
@@ -207,5 +217,8 @@ func (c *Cell) stopVictims(v *victims, by *taking) {
 		} else if o.state == attemptQuarantined {
 			c.letGo(o, borgpb.StopCause_STOP_CAUSE_PREEMPTION, reason, by.waitNs)
 		}
+	}
+	for _, o := range own {
+		c.preemptedByOwn(o)
 	}
 }

@@ -52,8 +52,9 @@ func (c *Cell) VolumeSiteOf(j *Job, set *AllocSet, index uint32) (site VolumeSit
 	if len(named) == 0 {
 		return site
 	}
+	missing := 0
 	for _, want := range named {
-		have := int64(0)
+		have, found := int64(0), false
 		for v := range c.volumesNamed(of, want.Name) {
 			switch {
 			case mutant.Planted(mutant.KeptVolumeElsewhere) && !v.Used():
@@ -63,13 +64,20 @@ func (c *Cell) VolumeSiteOf(j *Job, set *AllocSet, index uint32) (site VolumeSit
 				site.Not = append(site.Not, v.machine)
 			case site.Bound && site.At != v.machine:
 				site.At = nil
-				have = v.diskBytes
+				have, found = v.diskBytes, true
 			default:
 				site.At, site.Bound = v.machine, true
-				have = v.diskBytes
+				have, found = v.diskBytes, true
 			}
 		}
 		site.DiskBytes += max(want.DiskBytes-have, 0)
+		if !found {
+			missing++
+		}
+	}
+	if missing > 0 && c.checkVolumeBudget(of.Job.User, missing) != nil {
+		// Each placement would be refused until some are deleted.
+		site.At, site.Bound = nil, true
 	}
 	if site.At != nil && (c.keptInQuarantine(site.At, of) || j != nil && site.At.promisedAway(of)) {
 		site.At = nil
@@ -163,10 +171,30 @@ func (v *victims) has(p *Copy) bool {
 	return slices.Contains(v.copies, p)
 }
 
+// VolumeBudgetWords says that no budget allows the new volumes that a task or alloc needs;
+// empty if one does, or if it needs none.
+func (c *Cell) VolumeBudgetWords(j *Job, set *AllocSet, index uint32) string {
+	p := Placement{Job: j, Set: set, Index: index}
+	of, named := p.asksVolumes()
+	missing := 0
+	for _, want := range named {
+		if c.volumeNamed(of, want.Name) == nil {
+			missing++
+		}
+	}
+	if missing == 0 {
+		return ""
+	}
+	return c.checkVolumeBudget(of.Job.User, missing).GetMessage()
+}
+
 // VolumeWords says why volumes keep a task or alloc from machines; empty: none do.
 func (c *Cell) VolumeWords(j *Job, set *AllocSet, index uint32) string {
 	p := Placement{Job: j, Set: set, Index: index}
 	of, named := p.asksVolumes()
+	if words := c.VolumeBudgetWords(j, set, index); words != "" {
+		return words
+	}
 	for _, want := range named {
 		v := c.volumeNamed(of, want.Name)
 		if v == nil {

@@ -72,9 +72,18 @@ func (c *Cell) checkKept(user string) *borgpb.Refusal {
 
 // checkVolumesOf refuses more volumes if the cell, the machine or the user would have too many.
 func (c *Cell) checkVolumesOf(user string, m *Machine, more int) *borgpb.Refusal {
-	if c.volumes.list.len()+more > maxVolumes || len(m.volumes)+more > maxVolumesOnMachine {
-		return limit("", "%d of %d volumes are in the cell, %d of %d on %s; borgcfg volume list shows them, borgcfg volume delete gives some up",
-			c.volumes.list.len(), maxVolumes, len(m.volumes), maxVolumesOnMachine, m.name)
+	if len(m.volumes)+more > maxVolumesOnMachine {
+		return limit("", "%d of %d volumes are on %s; borgcfg volume list shows them, borgcfg volume delete gives some up",
+			len(m.volumes), maxVolumesOnMachine, m.name)
+	}
+	return c.checkVolumeBudget(user, more)
+}
+
+// checkVolumeBudget refuses more volumes if the cell or the user would have too many on
+// whatever machine. Schedulers ask it before they place a task.
+func (c *Cell) checkVolumeBudget(user string, more int) *borgpb.Refusal {
+	if c.volumes.list.len()+more > maxVolumes {
+		return limit("", "the cell has %d of %d volumes; borgcfg volume list shows them, borgcfg volume delete gives some up", c.volumes.list.len(), maxVolumes)
 	}
 	var has int64
 	if u := c.stateUse.byUser[user]; u != nil {
