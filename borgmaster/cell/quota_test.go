@@ -446,3 +446,34 @@ func TestQuotaAdviceKeepsTheGrant(t *testing.T) {
 		User: "u", Band: borgpb.Band_BAND_PRODUCTION, Limit: &borgpb.Resources{CpuMilli: 1_000, MemBytes: 1 << 30}, ExpiresWallNs: l.wallNs + 90*60*second}}})
 	l.short(submitJob(t, "j", service(1, 200, 1_200, 1<<20)), "have an admin raise it: borgcfg quota set u production --cpu 1.2 --mem 1GiB --for 2h")
 }
+
+// TestQuotaAdviceIsAccepted: what a refusal says to type is accepted, also in a cell that is
+// sold out, where more must be sold first.
+func TestQuotaAdviceIsAccepted(t *testing.T) {
+	l := quotaLog(t)
+	l.do(setQuota("other", production, 999_000, 99*tib))
+	job := submitJob(t, "j", service(1, 200, 2_500, 2*tib))
+	for _, quota := range []*borgpb.Op{nil, setQuota("u", production, 500, 0)} {
+		if quota != nil {
+			l.do(quota)
+		}
+		l.short(job, "The cell is sold out: of the 1000 of cpu that may be granted for production and monitoring, others have 999.",
+			"borgcfg quota policy --oversell production=1010; then borgcfg quota set u production --cpu 2.5 --mem 2TiB")
+	}
+	grant := setQuota("u", production, 2_500, 2*tib)
+	l.short(grant, "cannot be sold")
+	sell := func(milli uint32) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_SetQuotaPolicy{SetQuotaPolicy: &borgpb.SetQuotaPolicy{Oversell: []*borgpb.Oversell{{Band: production, Milli: milli}}}}}
+	}
+	l.do(sell(1009))
+	l.short(grant, "cannot be sold")
+	l.do(sell(1010))
+	l.do(grant)
+	l.do(job)
+	l.fine()
+	// What no policy can sell is not advised.
+	res, _ := l.apply(submitJob(t, "huge", service(2, 110, 10, tib)))
+	if r := res[0].Refusal; r == nil || !strings.Contains(r.Message, "borgcfg quota set u batch") {
+		t.Errorf("%v, want the grant advised", res[0])
+	}
+}
