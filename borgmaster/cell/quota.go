@@ -212,10 +212,14 @@ func (c *Cell) checkSetQuota(o *borgpb.SetQuota) (commit, *borgpb.Refusal) {
 	if r != nil {
 		return nil, about(o.User, r)
 	}
-	q, grant := c.QuotaOf(o.User, o.Band), FromProto(o.Limit)
+	q := c.QuotaOf(o.User, o.Band)
+	grant, expiresWallNs, r := c.mergedQuota(q, o)
+	if r != nil {
+		return nil, about(o.User, r)
+	}
 	switch {
-	case o.ExpiresWallNs != 0 && (o.ExpiresWallNs <= c.clock.wallNs || o.ExpiresWallNs > maxTimeNs):
-		return nil, about(o.User, invalid("expires_wall_ns", "%d is not a time to come", o.ExpiresWallNs))
+	case expiresWallNs != 0 && (expiresWallNs <= c.clock.wallNs || expiresWallNs > maxTimeNs):
+		return nil, about(o.User, invalid("expires_wall_ns", "%d is not a time to come", expiresWallNs))
 	case q == nil && len(c.quotas.list) >= maxQuotas:
 		return nil, about(o.User, limit("", "the cell has %d quotas; take some back", maxQuotas))
 	}
@@ -227,7 +231,7 @@ func (c *Cell) checkSetQuota(o *borgpb.SetQuota) (commit, *borgpb.Refusal) {
 			q = &Quota{user: o.User, band: o.Band}
 			c.quotas.add(q)
 		}
-		q.limit, q.expiresWallNs = grant, o.ExpiresWallNs
+		q.limit, q.expiresWallNs = grant, expiresWallNs
 		q.by, q.reason, q.setWallNs = c.now.user, clip(c.now.reason, maxReasonBytes), c.clock.wallNs
 		c.dirty(q)
 		c.emit(quotaEvent(q, borgpb.EventKind_EVENT_KIND_QUOTA_SET))
