@@ -280,7 +280,7 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 			return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "%s", g.needsAdmin(c, caller))
 		}
 	case *borgpb.Op_SetTaskNote:
-		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "what a task says of itself is for that task alone to say")
+		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", onlyOwnNote)
 	case *borgpb.Op_AddMachine, *borgpb.Op_RemoveMachine, *borgpb.Op_SetMachine, *borgpb.Op_DrainMachine, *borgpb.Op_Time,
 		*borgpb.Op_Grant, *borgpb.Op_Revoke, *borgpb.Op_AddToken, *borgpb.Op_BanPackage, *borgpb.Op_UnbanPackage,
 		*borgpb.Op_EndHold, *borgpb.Op_DeclareLost, *borgpb.Op_SetLabelPolicy,
@@ -302,6 +302,9 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 	return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, owner+"/"+object,
 		"it belongs to user %q and you are %q; for what is another's, %s", owner, caller.ID, g.needsAdmin(c, caller))
 }
+
+// onlyOwnNote is why nobody else sets the note of a task.
+const onlyOwnNote = "what a task says of itself is for that task alone to say"
 
 // permitMaster says what a master may ask of the elected one in its own name:
 // what it takes to let in the holder of a token.

@@ -271,10 +271,16 @@ func (f auditFilter) match(r *borgpb.AuditRecord) bool {
 	// A name alone may be that of a job of the caller.
 	case f.GetObject() != "" && !concerns(r, f.GetObject()) && !concerns(r, f.caller+"/"+f.GetObject()):
 		return false
-	case f.GetRefused() && r.Refusal == nil:
+	case f.GetRefused() && r.Refusal == nil, f.GetPeopleOnly() && isProgram(r.Role):
 		return false
 	}
 	return strings.HasPrefix(r.Verb, f.GetVerb())
+}
+
+// isProgram reports whether a role is of a part of the cell, which asks for things by itself. A
+// task asks in the name of its user.
+func isProgram(role borgpb.Role) bool {
+	return role == borgpb.Role_ROLE_MASTER || role == borgpb.Role_ROLE_SCHEDULER || role == borgpb.Role_ROLE_BORGLET
 }
 
 // didBy says whether a user did it, or a task of his.

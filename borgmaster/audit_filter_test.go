@@ -32,3 +32,22 @@ func TestWhatIsHis(t *testing.T) {
 		}
 	}
 }
+
+// TestPeopleOnly: what the parts of a cell ask for by themselves is left out on request; tasks
+// ask in the name of their user, and a caller without a name may be anybody.
+func TestPeopleOnly(t *testing.T) {
+	for role, want := range map[borgpb.Role]bool{
+		borgpb.Role_ROLE_UNSPECIFIED: true, borgpb.Role_ROLE_USER: true, borgpb.Role_ROLE_TASK: true,
+		borgpb.Role_ROLE_MASTER: false, borgpb.Role_ROLE_SCHEDULER: false, borgpb.Role_ROLE_BORGLET: false,
+	} {
+		f := auditFilter{AuditRequest: &borgrpc.AuditRequest{PeopleOnly: true}, all: true}
+		r := &borgpb.AuditRecord{Role: role, Who: "x", Verb: "CertifyTask"}
+		if got := f.match(r); got != want {
+			t.Errorf("match(%v) for people only = %v, want %v", role, got, want)
+		}
+		f.PeopleOnly = false
+		if !f.match(r) {
+			t.Errorf("match(%v) for everything = false", role)
+		}
+	}
+}

@@ -5,30 +5,24 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"borg/borgmaster/cell"
+	"borg/borgmaster/verbs"
 	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
 )
 
-// Verbs of borgcfg that anybody may use, those on what belongs to somebody, and
-// those on what belongs to the cell.
-var (
-	readVerbs  = []string{"status", "tasks", "logs", "why", "events", "audit", "diff", "whoami", "list", "watch"}
-	ownVerbs   = []string{"up", "update", "resize", "label", "annotate", "cron", "down", "exec", "quarantine", "release", "secret", "file"}
-	adminVerbs = []string{"grant", "revoke", "user", "machine", "master", "member", "checkpoint", "authority", "package", "policy", "quota"}
-)
-
 var (
 	// readsOne are the reads that name a job or an alloc set and find only what the
 	// caller may see.
-	readsOne = []string{"status", "tasks", "logs", "why"}
+	readsOne = []string{"status", "tasks", "alloc", "logs", "why"}
 	// onLive are the verbs that want a job or an alloc set that is not dead.
 	onLive = []string{"update", "resize", "cron", "down", "exec", "quarantine", "release"}
 	// looks are what an admin's verb does that only reads: `machine list`.
@@ -48,8 +42,8 @@ func (a *identityAPI) CanI(ctx context.Context, req *borgrpc.CanIRequest) (*borg
 // canI says why the caller may not do something; empty: the caller may.
 func (m *Master) canI(caller identity.Name, verb, object string) (why string, err error) {
 	switch {
-	case slices.Contains(readVerbs, verb):
-		if object == "" || !slices.Contains(readsOne, verb) {
+	case slices.Contains(verbs.Read, verb):
+		if object == "" || !slices.Contains(readsOne, verb) || verbs.IsSubcommand(verb, object) {
 			return "", nil
 		}
 		key, err := cell.ParseJobKey(object)
@@ -58,7 +52,11 @@ func (m *Master) canI(caller identity.Name, verb, object string) (why string, er
 		}
 		m.cfg.Log.View(func(c *cell.Cell) { why = m.gate.cannotRead(c, caller, key) })
 		return why, nil
-	case slices.Contains(ownVerbs, verb):
+	case slices.Contains(verbs.Task, verb):
+		return onlyOwnNote + ", and you are " + caller.Words(), nil
+	case verb == "volume":
+		return m.canVolume(caller, object)
+	case slices.Contains(verbs.Own, verb):
 		owner, err := ownerIn(verb, cmp.Or(object, caller.ID+"/x"))
 		if err != nil {
 			return "", status.Error(codes.InvalidArgument, err.Error())
@@ -71,14 +69,33 @@ func (m *Master) canI(caller identity.Name, verb, object string) (why string, er
 			m.cfg.Log.View(func(c *cell.Cell) { why = m.gate.cannotEnd(c, caller, key) })
 		}
 		return why, nil
-	case slices.Contains(adminVerbs, verb):
+	case verbs.OfCell(verb):
 		// To grant and to revoke have no looks: what follows is a user.
 		if m.isAdmin(caller) || verb != "grant" && verb != "revoke" && slices.Contains(looks, object) {
 			return "", nil
 		}
 		return m.needsAdmin(caller), nil
 	}
-	return "", status.Errorf(codes.InvalidArgument, "there is no verb %q; verbs: %s", verb, strings.Join(slices.Concat(ownVerbs, adminVerbs, readVerbs), ", "))
+	return "", status.Errorf(codes.InvalidArgument, "there is no verb %q; verbs: %s", verb, strings.Join(verbs.All(), ", "))
+}
+
+// canVolume says why the caller may not give up a volume, "user/job/index/volume"; empty: the
+// caller may. Everybody may list volumes, and give up some of their own.
+func (m *Master) canVolume(caller identity.Name, object string) (why string, err error) {
+	if object == "" || verbs.IsSubcommand("volume", object) {
+		return "", nil
+	}
+	parts := strings.Split(object, "/")
+	if len(parts) != 4 {
+		return "", status.Errorf(codes.InvalidArgument, "%q is no volume: want list, delete or USER/JOB/INDEX/VOLUME", object)
+	}
+	index, bad := strconv.ParseUint(parts[2], 10, 32)
+	if bad != nil {
+		return "", status.Errorf(codes.InvalidArgument, "%q is no volume: %q is not a number", object, parts[2])
+	}
+	op := &borgpb.Op{Op: &borgpb.Op_DeleteVolume{DeleteVolume: &borgpb.DeleteVolume{User: parts[0], Name: parts[1], Index: uint32(index), Volume: parts[3]}}}
+	m.cfg.Log.View(func(c *cell.Cell) { why = m.gate.cannot(c, caller, op, object) })
+	return why, nil
 }
 
 // cannotRead says that there is no such job or alloc set, as a read would of what the
@@ -101,11 +118,16 @@ func (g *Gate) cannotEnd(c *cell.Cell, caller identity.Name, key cell.JobKey) st
 	if c.AllocSet(key) != nil {
 		op.Op = &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: key.User, Name: key.Name}}
 	}
+	return g.cannot(c, caller, op, key.String())
+}
+
+// cannot is the refusal that an op of the caller about an object would meet; empty: none.
+func (g *Gate) cannot(c *cell.Cell, caller identity.Name, op *borgpb.Op, object string) string {
 	r := g.try(c, new(cell.Trial), caller, op)
 	if r == nil {
 		return ""
 	}
-	return cmp.Or(r.Object, key.String()) + ": " + r.Message
+	return cmp.Or(r.Object, object) + ": " + r.Message
 }
 
 // ownerIn reads whose an object is off its name: "user/name", and of a file

@@ -31,7 +31,7 @@ const (
 )
 
 const (
-	// A user who was quiet may have so much of his rate at once.
+	// Burst of a user after a quiet time, as time at the full rate.
 	burstNs = 2e9
 	// Users who are remembered. Those above share what one has.
 	maxUsers = 16_384
@@ -44,32 +44,32 @@ const (
 	maxWaitingBytesOf = 8 << 20
 	// A write waits so long at most: after 500 ms a client asks another replica too.
 	maxWaitNs = 400e6
-	// Before so many wait, and for an epoch, nobody is turned away by what the wait is
-	// thought to be: who has just come has got little only because he asked for little.
+	// Before so many wait, and for an epoch, nobody is turned away by the
+	// expected wait: a user who has just come has got little only for having asked for little.
 	minWaiting = 64
 	// A user's writes that a replica has under way, be it that it has passed them on.
 	maxUnderWay = 4_096
-	// Who is turned away and asks so often all the same is turned away for twice as long
-	// the next time, so often at most, unless it is so long ago.
+	// A user who is turned away and still asks more than heedlessCalls times is turned away
+	// for twice as long the next time, up to maxStrikes times. After forgiveNs it is forgotten.
 	heedlessCalls = 64
 	maxStrikes    = 4
-	// Who was turned away may have half as many under way at a replica as he had then, at
-	// least so many, and one more with each so many that are done, until nothing was refused
-	// for so long. Who asks for more is refused by the heads of his calls for a moment.
+	// A user who was turned away may have half as many writes under way at a replica as before,
+	// at least leastAllowed, and one more each time that many are done, until nothing was
+	// refused for forgiveNs. A user above that is refused by the heads of calls for momentNs.
 	leastAllowed = 4
 	forgiveNs    = 5e9
 	momentNs     = 50e6
-	// Who asks for more all the same, while nobody turns him away for as long, may have twice as
-	// many again and again: all that waits for him at once would be more than the log does.
+	// A user who asks for more all the same, and is not turned away for doubleNs, may have twice
+	// as many each time: the limit grows slowly so that the backlog does not reach the log at once.
 	doubleNs = 1e9
 	// Between the head of a write and its beginning lies so much at most.
 	heardNs = 10e6
 	// What one user may have out of turn, beyond the window, for all users.
 	maxOutOfTurn = 64
-	// Who has fewer in the log and waiting, or none that waits and less than this part of
-	// all that is in the log, asks for little, unless he has asked for much within so long.
-	// That is longer than a write takes: who asks again for all that was answered together
-	// asks for as much as before. For him only the first counts.
+	// A user asks for little with fewer than lightPlaces writes in the log and waiting, or with
+	// none waiting and less than 1/lightShare of all that is in the log, but not within
+	// heavyForNs of having asked for much. That is longer than a write takes, so a user who
+	// repeats a whole batch when it is answered counts as before.
 	lightPlaces = 4
 	lightShare  = 8
 	heavyForNs  = 1e9
@@ -114,7 +114,7 @@ type Stats struct {
 type user[W any] struct {
 	name          string
 	writes, reads bucket
-	// Until then his writes are refused unheard: there is no room for them before.
+	// Until then the user's writes are refused unheard: there is no room for them before.
 	closedNs int64
 	why      *Refusal
 	// Calls that came all the same since then, and how often in a row there were many.
@@ -124,19 +124,19 @@ type user[W any] struct {
 	cost              int64
 	// Writes with a place in the log.
 	placed int
-	// When he last asked for much.
+	// When the user last asked for much.
 	heavyNs int64
 	// Writes that began here and are not answered yet.
 	underWay int
-	// How many that may be since he was turned away, and how many were done since that
-	// became more; 0: as many as anybody may have.
+	// How many may be under way since the user was turned away, and how many were done since
+	// that number grew; 0: as many as anybody may have.
 	allowed, doneOfAllowed int
-	// When it became less, and when he was last refused anything.
+	// When it became less, and when the user was last refused anything.
 	halvedNs, refusedNs int64
-	// When it becomes twice as much, if he is still refused for it.
+	// When it doubles, if the user is still refused for it.
 	doublesNs int64
-	// Until then no more heads of his writes are let in, as so many were. Those that were may
-	// begin: who lets in some and refuses them afterwards would get nothing done.
+	// Until then no more heads of the user's writes are let in. Those let in before may begin:
+	// refusing them afterwards would get nothing done.
 	heldNs int64
 	held   *Refusal
 	// Writes whose heads were let in since heardNs and that have not begun.
@@ -204,7 +204,7 @@ func (b *bucket) take(now, cost, perS int64) (waitNs int64, ok bool) {
 	return 0, true
 }
 
-// of finds a user, or makes him known.
+// of returns a user, and adds a new one.
 func (c *Core[W]) of(now int64, name string) *user[W] {
 	u := c.users[name]
 	if u != nil {
@@ -224,7 +224,7 @@ func (c *Core[W]) of(now int64, name string) *user[W] {
 	return u
 }
 
-// sweep forgets whoever has nothing here that counts.
+// sweep forgets the users that have nothing here that counts.
 func (c *Core[W]) sweep(now int64) {
 	for name, u := range c.users {
 		if u.idle(now) {
@@ -278,8 +278,7 @@ func (c *Core[W]) Closed(now int64, name string) *Refusal {
 	return nil
 }
 
-// tooMany refuses one more than a user who was turned away may have under way, if he has
-// so many.
+// tooMany refuses a write beyond what a user who was turned away may have under way.
 func (c *Core[W]) tooMany(now int64, u *user[W], has int) *Refusal {
 	if !u.awayLately(now) {
 		u.allowed, u.doneOfAllowed = 0, 0
@@ -310,9 +309,9 @@ func (c *Core[W]) away(now int64, u *user[W]) *Refusal {
 // Close notes that the elected master has no room for a user's writes.
 func (c *Core[W]) Close(now int64, name string, why *Refusal) { c.close(now, c.of(now, name), why) }
 
-// close turns a user away for half of the time that he was told: when he is back
-// there should be room, and until then no work is wasted on him. Who does not heed that
-// is turned away for longer each time.
+// close turns a user away for half of the time that the refusal names: after that there should
+// be room, and until then the user costs no work. A user that ignores it is turned away for
+// longer each time.
 func (c *Core[W]) close(now int64, u *user[W], why *Refusal) {
 	u.halve(now)
 	if u.closedNs > now {
@@ -330,14 +329,13 @@ func (c *Core[W]) close(now int64, u *user[W], why *Refusal) {
 	u.closedNs, u.why = now+min(why.RetryNs/2<<u.strikes, maxRetryNs), why
 }
 
-// awayLately: he was turned away, and that is not forgiven yet. For how long he was does not
-// count: who heeds that is not heard of meanwhile, and then of all that wait at once.
+// awayLately reports whether the user was turned away and that is not forgiven yet. The time
+// away does not count: a client that waits is silent meanwhile, and then sends its whole backlog.
 func (u *user[W]) awayLately(now int64) bool {
 	return u.allowed > 0 && now-max(u.refusedNs, u.closedNs) <= forgiveNs
 }
 
-// halve allows a user half of what he has under way. What was turned away together counts
-// once.
+// halve allows a user half of what is under way. What was turned away together counts once.
 func (u *user[W]) halve(now int64) {
 	if u.allowed > 0 && now-u.halvedNs < epochNs {
 		return

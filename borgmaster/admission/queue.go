@@ -7,7 +7,7 @@ import (
 )
 
 // Enter asks for a place in the log for a write. It is placed, or waits, or is
-// refused; after it Step must be called. Whoever is placed or waits must call Leave.
+// refused; after it Step must be called. A write that is placed or waits must call Leave.
 func (c *Core[W]) Enter(now int64, name string, bytes int, who W) (*Place[W], *Refusal) {
 	if mutant.Planted(mutant.OneBucketForAll) {
 		name = ""
@@ -23,7 +23,7 @@ func (c *Core[W]) Enter(now int64, name string, bytes int, who W) (*Place[W], *R
 	p := &Place[W]{Who: who, user: u, cost: costOf(bytes), bytes: bytes, sinceNs: now}
 	c.turn(now)
 	if p.light = c.light(now, u); p.light {
-		// Whoever asks for little waits for nobody who asks for much.
+		// A user who asks for little does not wait for users who ask for much.
 		if c.heavy > 0 {
 			c.lightComes(u)
 		}
@@ -54,9 +54,9 @@ func (c *Core[W]) Enter(now int64, name string, bytes int, who W) (*Place[W], *R
 	return p, nil
 }
 
-// light: a user asks for little, and has done so for a while. Who was turned away lately
-// asks for little because he may not ask for more. Who asks again for what he waits for
-// does not ask for much, nor does one of many who all ask for as much, until they have to wait.
+// light reports whether a user asks for little, and has done so for a while. A user turned away
+// lately does not count: there the limit is the reason. Repeating a write that waits is not asking
+// for much, nor is being one of many that all ask for as much, until they have to wait.
 func (c *Core[W]) light(now int64, u *user[W]) bool {
 	was := (now-u.heavyNs > heavyForNs || mutant.Planted(mutant.MuchForgotten)) && !u.awayLately(now)
 	if len(u.queue)+u.placed < lightPlaces {
@@ -78,8 +78,8 @@ func (c *Core[W]) lightComes(u *user[W]) {
 	c.lights[u] = c.win.epochs
 }
 
-// heavyComes: who asks for much is not among those any more that the window is small
-// for. Whoever begins with much asks for little until it has come.
+// heavyComes marks a user as one that asks for much, for whom the window is not kept small. A
+// user that begins with much counts as light until the first of it has come.
 func (c *Core[W]) heavyComes(now int64, u *user[W]) {
 	u.heavyNs = now
 	c.notLight(u)
@@ -119,8 +119,8 @@ func (c *Core[W]) room(now int64, u *user[W], name string, bytes int) *Refusal {
 	return r
 }
 
-// waitNs is how long what waits for a user will take, by what was done for him
-// lately; 0: nothing is known.
+// waitNs is how long what waits for a user will take, by what was done for the
+// user lately; 0: nothing is known.
 func (u *user[W]) waitNs(epoch int64) int64 {
 	u.age(epoch)
 	if u.rate == 0 {
@@ -196,8 +196,8 @@ func (c *Core[W]) unqueued(p *Place[W]) {
 	c.waitingBytes -= p.bytes
 }
 
-// Step gives places to those who wait, in turns, and says who waited too long or is
-// too many. Granted places have their state set.
+// Step gives places to waiting writes, user by user, and returns those that waited too long or
+// are too many. Granted places have their state set.
 func (c *Core[W]) Step(now int64) (granted []*Place[W], late []Late[W]) {
 	c.turn(now)
 	late = c.expire(now)
@@ -246,7 +246,7 @@ func (c *Core[W]) pause(now int64) {
 	}
 }
 
-// expire turns away who waited too long.
+// expire turns away the writes that waited too long.
 func (c *Core[W]) expire(now int64) (late []Late[W]) {
 	for _, u := range c.ring {
 		for len(u.queue) > 0 && now-u.queue[0].sinceNs >= maxWaitNs {
@@ -257,7 +257,7 @@ func (c *Core[W]) expire(now int64) (late []Late[W]) {
 	return late
 }
 
-// shed turns away the newest of whoever has most waiting, until what waits is within
+// shed turns away the newest writes of the user with most waiting, until what waits is within
 // its bounds.
 func (c *Core[W]) shed(now int64) (late []Late[W]) {
 	for c.waiting > maxWaiting || c.waitingBytes > maxWaitingBytes {

@@ -16,8 +16,8 @@ const (
 )
 
 // Turns has few at a time do what keeps a processor busy for milliseconds, such as a page
-// of a list: who raft waits for must find a processor, however many ask. Who waits has his
-// turn user by user. W is who waits. It is not safe for concurrent use.
+// of a list: what raft waits for must find a processor, however many ask. Waiting calls
+// have their turns user by user. W is who waits. It is not safe for concurrent use.
 type Turns[W any] struct {
 	replica uint64
 	// How many at a time, and how many there are.
@@ -57,7 +57,7 @@ func NewTurns[W any](replica uint64, places int) *Turns[W] {
 	return &Turns[W]{replica: replica, places: places, users: map[string]*inLine[W]{}}
 }
 
-// Enter asks for a turn. It has it, or waits, or is refused. Whoever has it or waits must
+// Enter asks for a turn. It has it, or waits, or is refused. A call that has it or waits must
 // call Leave.
 func (x *Turns[W]) Enter(user string, who W) (*Turn[W], *Refusal) {
 	if mutant.Planted(mutant.OneLineForReads) {

@@ -18,14 +18,14 @@ const (
 	lightEpochs = 100
 	// What a light write is taken to need until one was seen in quiet.
 	firstBaseNs = 20e6
-	// Beside somebody who asks for little the others have a turn so often at most: he meets
+	// Beside somebody who asks for little the others have a turn so often at most: it meets
 	// one of theirs on its way now and then, and not each time.
 	pauseNs = 40e6
-	// No write may take so long on average: whoever asks for little may come at any
+	// No write may take so long on average: a user who asks for little may come at any
 	// moment, and then waits for what is on its way.
 	mostNs = 200e6
 	// What the window is when somebody who asks for little comes to a crowd, until it is
-	// known what leaves him his time.
+	// known what leaves that user enough time.
 	firstCrowded = 64
 )
 

@@ -294,8 +294,8 @@ func (c *Cell) checkChargeBeside(key JobKey, was, wants, stopped charge) *borgpb
 		q := c.QuotaOf(key.User, w.band)
 		if q != nil && c.Expired(q) {
 			return refuse(borgpb.RefusalKind_REFUSAL_KIND_QUOTA, key.String(), "",
-				"the quota of user %s for %s has expired; nothing new is admitted by it, what runs goes on. Have an admin grant it anew: borgcfg quota set %s %s %s; or use priority 0, which needs none",
-				key.User, BandName(w.band), key.User, BandName(w.band), c.grantText(key.User, used.plus(wants.minus(was)), w.band))
+				"the quota of user %s for %s has expired; nothing new is admitted by it, what runs goes on%s; or use priority 0, which needs none",
+				key.User, BandName(w.band), c.grantAdvice(". Have an admin grant it anew", key.User, used.plus(wants.minus(was)), w.band))
 		}
 		var granted amount
 		if q != nil {
@@ -314,15 +314,16 @@ func (c *Cell) checkChargeBeside(key JobKey, was, wants, stopped charge) *borgpb
 		c.chargeInTrial(key.User, was, wants)
 		return nil
 	}
-	return refuse(borgpb.RefusalKind_REFUSAL_KIND_QUOTA, key.String(), "", "%s", c.shortWords(key, lacks, c.grantText(key.User, used.plus(wants.minus(was)), lacks[0].band)))
+	return refuse(borgpb.RefusalKind_REFUSAL_KIND_QUOTA, key.String(), "", "%s", c.shortWords(key, lacks, used.plus(wants.minus(was))))
 }
 
-// shortWords says what lacks, of what, who has the rest, and what can be done.
-func (c *Cell) shortWords(key JobKey, lacks []short, enough string) string {
+// shortWords says what lacks, of what, who has the rest, and what can be done. enough is all
+// that the user asks for then.
+func (c *Cell) shortWords(key JobKey, lacks []short, enough charge) string {
 	band := lacks[0].band
 	if c.QuotaOf(key.User, band) == nil {
-		return fmt.Sprintf("user %s has no quota for %s. Have an admin grant it: borgcfg quota set %s %s %s; or use priority 0, which needs none",
-			key.User, BandName(band), key.User, BandName(band), enough)
+		return fmt.Sprintf("user %s has no quota for %s%s; or use priority 0, which needs none",
+			key.User, BandName(band), c.grantAdvice(". Have an admin grant it", key.User, enough, band))
 	}
 	var what []string
 	for i := range lacks {
@@ -341,27 +342,7 @@ func (c *Cell) shortWords(key JobKey, lacks []short, enough string) string {
 		}
 		text += "; try again when they have ended"
 	}
-	return text + fmt.Sprintf(". Ask for less, end something, use priority 0, or have an admin raise it: borgcfg quota set %s %s %s", key.User, BandName(band), enough)
-}
-
-// grantText is the grant of a band that would suffice for what a user needs, as it is
-// typed. It takes the place of the user's grant, so it is no smaller and ends no later.
-func (c *Cell) grantText(user string, sum charge, band borgpb.Band) string {
-	q := c.QuotaOf(user, band)
-	if q != nil && !c.Expired(q) {
-		sum = sum.most(chargeOf(band, &q.limit, 1))
-	}
-	var flags []string
-	for i := range sum {
-		if sum[i].band == band {
-			flags = append(flags, sum[i].flag(sum[i].n))
-		}
-	}
-	if q != nil && q.expiresWallNs > c.clock.wallNs {
-		const hour = 3600 * second
-		flags = append(flags, fmt.Sprintf("--for %dh", (q.expiresWallNs-c.clock.wallNs+hour-1)/hour))
-	}
-	return strings.Join(flags, " ")
+	return text + ". Ask for less, end something, use priority 0" + c.grantAdvice(", or have an admin raise it", key.User, enough, band)
 }
 
 // mostOf names the jobs and alloc sets of a user that are charged most of something:

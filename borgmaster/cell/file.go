@@ -187,12 +187,12 @@ func (c *Cell) checkWriteFile(o *borgpb.WriteFile) (commit, *borgpb.Refusal) {
 	}
 	switch {
 	case f == nil && int64(use.files) >= c.StateBudget(o.User, measureFiles):
-		return nil, about(key, limit("", "user %s has %d files, as many as he may; delete one first, or have an admin raise it: borgcfg quota state %s files=%d", o.User, use.files, o.User, use.files+1))
+		return nil, about(key, limit("", "user %s has %d files, and may have no more; delete one first%s", o.User, use.files, raiseAdvice(o.User, measureFiles, int64(use.files+1))))
 	case f == nil && len(c.files.list) >= maxFiles:
 		return nil, about(key, limit("", "the cell has %d files", len(c.files.list)))
 	case more > 0 && int64(use.bytes+more) > c.StateBudget(o.User, measureFileBytes):
-		return nil, about(key, limit("content", "the files of user %s would have %d bytes; at most %d, unless an admin raises it: borgcfg quota state %s file-bytes=%d",
-			o.User, use.bytes+more, c.StateBudget(o.User, measureFileBytes), o.User, use.bytes+more))
+		return nil, about(key, limit("content", "the files of user %s would have %d bytes; at most %d. Write less%s",
+			o.User, use.bytes+more, c.StateBudget(o.User, measureFileBytes), raiseAdvice(o.User, measureFileBytes, int64(use.bytes+more))))
 	case more > 0 && c.files.bytes+more > maxFilesBytes:
 		return nil, about(key, limit("content", "the files of the cell would have %d bytes; at most %d", c.files.bytes+more, maxFilesBytes))
 	}

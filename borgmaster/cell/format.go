@@ -217,6 +217,8 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.Op.set_state_budget": FormatStateBudgets, "borg.SetStateBudget.user": FormatStateBudgets, "borg.SetStateBudget.amounts": FormatStateBudgets,
 	"borg.StateAmount.measure": FormatStateBudgets, "borg.StateAmount.amount": FormatStateBudgets,
 
+	"borg.SetQuota.only": formatNamedAmounts, "borg.SetTaskLimits.only": formatNamedAmounts,
+
 	"borg.Op.set_visibility": FormatVisibility, "borg.SetVisibility.policy": FormatVisibility, "borg.SetVisibility.expect_version": FormatVisibility,
 	"borg.Visibility.private": FormatVisibility, "borg.Visibility.groups": FormatVisibility,
 	"borg.ShareGroup.name": FormatVisibility, "borg.ShareGroup.users": FormatVisibility,

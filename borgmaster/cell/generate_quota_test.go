@@ -29,6 +29,9 @@ func (g *generator) quotaOp() *borgpb.Op {
 		if g.one(20) {
 			o.Limit.CpuMilli = pick(g.r, []int64{-1, 1 << 62, maxQuotaAmount})
 		}
+		if cpu := o.Limit.CpuMilli; g.c.format >= formatNamedAmounts && cpu%4 == 1 {
+			o.Only = twoFrom(cpu, "cpu", "mem", "disk", "device/gpu", "expires")
+		}
 		op.Op = &borgpb.Op_SetQuota{SetQuota: o}
 	case n < 7:
 		op.Op = &borgpb.Op_DeleteQuota{DeleteQuota: &borgpb.DeleteQuota{User: user, Band: band}}
@@ -52,9 +55,18 @@ func (g *generator) quotaOp() *borgpb.Op {
 		if g.one(6) {
 			o.Default = &borgpb.Resources{CpuMilli: int64(g.r.IntN(200)), Ports: int64(g.r.IntN(10) / 9)}
 		}
+		if cpu := o.Max.GetCpuMilli(); g.c.format >= formatNamedAmounts && cpu%3 == 1 {
+			o.Only = twoFrom(cpu, "max/cpu", "max/mem", "min/cpu", "default/cpu", "max/device/gpu")
+		}
 		op.Op = &borgpb.Op_SetTaskLimits{SetTaskLimits: o}
 	}
 	return g.user(&op)
+}
+
+// twoFrom picks two of some names by a number, at times the same one.
+func twoFrom(n int64, names ...string) []string {
+	of := int64(len(names))
+	return []string{names[n/16%of], names[n/128%of]}
 }
 
 // stateBudget gives a user, or all, a budget that the walk meets the edge of, or takes it

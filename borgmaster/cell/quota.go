@@ -212,10 +212,14 @@ func (c *Cell) checkSetQuota(o *borgpb.SetQuota) (commit, *borgpb.Refusal) {
 	if r != nil {
 		return nil, about(o.User, r)
 	}
-	q, grant := c.QuotaOf(o.User, o.Band), FromProto(o.Limit)
+	q := c.QuotaOf(o.User, o.Band)
+	grant, expiresWallNs, r := c.mergedQuota(q, o)
+	if r != nil {
+		return nil, about(o.User, r)
+	}
 	switch {
-	case o.ExpiresWallNs != 0 && (o.ExpiresWallNs <= c.clock.wallNs || o.ExpiresWallNs > maxTimeNs):
-		return nil, about(o.User, invalid("expires_wall_ns", "%d is not a time to come", o.ExpiresWallNs))
+	case expiresWallNs != 0 && (expiresWallNs <= c.clock.wallNs || expiresWallNs > maxTimeNs):
+		return nil, about(o.User, invalid("expires_wall_ns", "%d is not a time to come", expiresWallNs))
 	case q == nil && len(c.quotas.list) >= maxQuotas:
 		return nil, about(o.User, limit("", "the cell has %d quotas; take some back", maxQuotas))
 	}
@@ -227,16 +231,23 @@ func (c *Cell) checkSetQuota(o *borgpb.SetQuota) (commit, *borgpb.Refusal) {
 			q = &Quota{user: o.User, band: o.Band}
 			c.quotas.add(q)
 		}
-		q.limit, q.expiresWallNs = grant, o.ExpiresWallNs
+		q.limit, q.expiresWallNs = grant, expiresWallNs
 		q.by, q.reason, q.setWallNs = c.now.user, clip(c.now.reason, maxReasonBytes), c.clock.wallNs
 		c.dirty(q)
 		c.emit(quotaEvent(q, borgpb.EventKind_EVENT_KIND_QUOTA_SET))
 	}, nil
 }
 
-// checkSale refuses a grant that makes more of a band granted in all than may be.
-// A grant that is smaller than the one before is always right.
-func (c *Cell) checkSale(band borgpb.Band, before *Quota, grant *Resources) *borgpb.Refusal {
+// sale is an amount that is granted beyond what may be.
+type sale struct {
+	item
+	// What may be granted in all, and what others have of it.
+	most, others amount
+}
+
+// oversold returns of what a grant, in the place of the one before, makes more granted in all
+// than may be. A grant that is smaller than the one before is always right.
+func (c *Cell) oversold(band borgpb.Band, before *Quota, grant *Resources) (sales []sale) {
 	const none = borgpb.Band_BAND_UNSPECIFIED
 	var was charge
 	if before != nil && !c.Expired(before) {
@@ -250,18 +261,31 @@ func (c *Cell) checkSale(band borgpb.Band, before *Quota, grant *Resources) *bor
 	for i := range wants {
 		w := &wants[i]
 		most := c.quotas.capacity.of(w).milli(uint64(milli))
-		if w.n.compare(was.of(w)) <= 0 || others.of(w).plus(w.n).compare(most) <= 0 {
-			continue
+		if w.n.compare(was.of(w)) > 0 && others.of(w).plus(w.n).compare(most) > 0 {
+			sales = append(sales, sale{*w, most, others.of(w)})
 		}
-		name := BandName(band)
-		if soldAs(band) != band || band == borgpb.Band_BAND_PRODUCTION {
-			name = "production and monitoring"
-		}
-		return refuse(borgpb.RefusalKind_REFUSAL_KIND_QUOTA, "", "limit",
-			"%s of %s cannot be sold beyond %s‰ of the cell, which has %s: %s may be granted, others have %s, so at most %s can be granted here; grant less, take some back with borgcfg quota delete, or borgcfg quota policy --oversell %s=PERMILLE",
-			w.what(), name, fmt.Sprint(milli), w.text(c.quotas.capacity.of(w)), w.text(most), w.text(others.of(w)), w.text(most.minus(others.of(w))), BandName(soldAs(band)))
 	}
-	return nil
+	return sales
+}
+
+// soldName names what is sold together with a band.
+func soldName(band borgpb.Band) string {
+	if soldAs(band) == borgpb.Band_BAND_PRODUCTION {
+		return "production and monitoring"
+	}
+	return BandName(band)
+}
+
+// checkSale refuses a grant that makes more of a band granted in all than may be.
+func (c *Cell) checkSale(band borgpb.Band, before *Quota, grant *Resources) *borgpb.Refusal {
+	sales := c.oversold(band, before, grant)
+	if len(sales) == 0 {
+		return nil
+	}
+	w := &sales[0]
+	return refuse(borgpb.RefusalKind_REFUSAL_KIND_QUOTA, "", "limit",
+		"%s of %s cannot be sold beyond %s‰ of the cell, which has %s: %s may be granted, others have %s, so at most %s can be granted here; grant less, take some back with borgcfg quota delete, or borgcfg quota policy --oversell %s=PERMILLE",
+		w.what(), soldName(band), fmt.Sprint(c.Oversell(band)), w.text(c.quotas.capacity.of(&w.item)), w.text(w.most), w.text(w.others), w.text(w.most.minus(w.others)), BandName(soldAs(band)))
 }
 
 func (c *Cell) checkDeleteQuota(o *borgpb.DeleteQuota) (commit, *borgpb.Refusal) {

@@ -66,6 +66,15 @@ func (l *testLog) short(op *borgpb.Op, words ...string) {
 	}
 }
 
+// malformed wants an op refused for a field, with these words.
+func (l *testLog) malformed(op *borgpb.Op, field, words string) {
+	l.t.Helper()
+	res, _ := l.apply(op)
+	if r := res[0].Refusal; r.GetField() != field || !strings.Contains(r.GetMessage(), words) {
+		l.t.Errorf("%v, want it refused for %s with the words %q", res[0], field, words)
+	}
+}
+
 // admitAll has the cell admit whatever a user asks for, wherever a walk has led it.
 func (l *testLog) admitAll(user string) {
 	l.apply(enforce(false))
@@ -445,4 +454,72 @@ func TestQuotaAdviceKeepsTheGrant(t *testing.T) {
 	l.do(&borgpb.Op{Op: &borgpb.Op_SetQuota{SetQuota: &borgpb.SetQuota{
 		User: "u", Band: borgpb.Band_BAND_PRODUCTION, Limit: &borgpb.Resources{CpuMilli: 1_000, MemBytes: 1 << 30}, ExpiresWallNs: l.wallNs + 90*60*second}}})
 	l.short(submitJob(t, "j", service(1, 200, 1_200, 1<<20)), "have an admin raise it: borgcfg quota set u production --cpu 1.2 --mem 1GiB --for 2h")
+}
+
+// TestQuotaAdviceIsAccepted: what a refusal says to type is accepted, also in a cell that is
+// sold out, where more must be sold first.
+func TestQuotaAdviceIsAccepted(t *testing.T) {
+	l := quotaLog(t)
+	l.do(setQuota("other", production, 999_000, 99*tib))
+	job := submitJob(t, "j", service(1, 200, 2_500, 2*tib))
+	for _, quota := range []*borgpb.Op{nil, setQuota("u", production, 500, 0)} {
+		if quota != nil {
+			l.do(quota)
+		}
+		l.short(job, "The cell is sold out: of the 1000 of cpu that may be granted for production and monitoring, others have 999.",
+			"borgcfg quota policy --oversell production=1010; then borgcfg quota set u production --cpu 2.5 --mem 2TiB")
+	}
+	grant := setQuota("u", production, 2_500, 2*tib)
+	l.short(grant, "cannot be sold")
+	sell := func(milli uint32) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_SetQuotaPolicy{SetQuotaPolicy: &borgpb.SetQuotaPolicy{Oversell: []*borgpb.Oversell{{Band: production, Milli: milli}}}}}
+	}
+	l.do(sell(1009))
+	l.short(grant, "cannot be sold")
+	l.do(sell(1010))
+	l.do(grant)
+	l.do(job)
+	l.fine()
+	// What no policy can sell is not advised.
+	res, _ := l.apply(submitJob(t, "huge", service(2, 110, 10, tib)))
+	if r := res[0].Refusal; r == nil || !strings.Contains(r.Message, "borgcfg quota set u batch") {
+		t.Errorf("%v, want the grant advised", res[0])
+	}
+}
+
+// TestTwoAdminsChangeOneQuota: an op that names amounts changes these alone, so that the
+// second of two admins, who read before the first wrote, undoes nothing.
+func TestTwoAdminsChangeOneQuota(t *testing.T) {
+	l := newTestLog(t)
+	l.do(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: BuildFormat}}})
+	l.do(addMachine("m1", 100_000, 1<<40))
+	set := func(limit *borgpb.Resources, expires int64, only ...string) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_SetQuota{SetQuota: &borgpb.SetQuota{User: "u", Band: batch, Limit: limit, ExpiresWallNs: expires, Only: only}}}
+	}
+	until := l.wallNs + 3600*second
+	l.do(set(&borgpb.Resources{CpuMilli: 1_000, MemBytes: 1 << 30}, until))
+	l.do(set(&borgpb.Resources{CpuMilli: 5_000}, 0, "cpu"))
+	l.do(set(&borgpb.Resources{MemBytes: 2 << 30, DiskBytes: 9}, 0, "mem"))
+	q := l.c.QuotaOf("u", batch)
+	if want := (Resources{CPUMilli: 5_000, MemBytes: 2 << 30}); !q.limit.Equal(want) || q.expiresWallNs != until {
+		t.Errorf("quota %v until %d, want %v until %d", q.limit, q.expiresWallNs, want, until)
+	}
+	l.malformed(set(nil, 0, "speed"), "only", "no amount of a quota")
+	l.malformed(set(nil, 0, "cpu", "cpu"), "only", "named twice")
+	l.malformed(set(nil, 0, "device/"), "only", "no amount of a quota")
+	l.malformed(set(nil, 0, make([]string, maxNamed+1)...), "only", "at most")
+	bounds := func(o *borgpb.SetTaskLimits) *borgpb.Op {
+		o.User = "u"
+		return &borgpb.Op{Op: &borgpb.Op_SetTaskLimits{SetTaskLimits: o}}
+	}
+	l.do(bounds(&borgpb.SetTaskLimits{Max: &borgpb.Resources{CpuMilli: 2_000}, Only: []string{"max/cpu"}}))
+	l.do(bounds(&borgpb.SetTaskLimits{Min: &borgpb.Resources{MemBytes: 1 << 20}, Only: []string{"min/mem"}}))
+	l.do(bounds(&borgpb.SetTaskLimits{Max: &borgpb.Resources{DeviceMilli: map[string]int64{"gpu": 500}}, Only: []string{"max/device/gpu"}}))
+	b := l.c.TaskBoundsOf("u")
+	if got, want := boundsWords(&b.min, &b.otherwise, &b.max), "at least memory 1MiB, at most cpu 2, gpu 0.5"; got != want {
+		t.Errorf("bounds are %q, want %q", got, want)
+	}
+	l.malformed(bounds(&borgpb.SetTaskLimits{Min: &borgpb.Resources{CpuMilli: 3_000}, Only: []string{"min/cpu"}}), "max", "less of cpu than min wants")
+	l.malformed(bounds(&borgpb.SetTaskLimits{Only: []string{"most/cpu"}}), "only", "no amount of min")
+	l.fine()
 }

@@ -126,7 +126,7 @@ func (c *Cell) checkSetSecret(o *borgpb.SetSecret) (commit, *borgpb.Refusal) {
 		return nil, stale(key, "it was sealed as version %d, and version %d comes next", o.Version, version+1)
 	case s == nil && int64(c.secretsOf(o.User)) >= c.StateBudget(o.User, measureSecrets):
 		n := c.secretsOf(o.User)
-		return nil, about(key, limit("", "user %s has %d secrets, as many as he may; delete one first, or have an admin raise it: borgcfg quota state %s secrets=%d", o.User, n, o.User, n+1))
+		return nil, about(key, limit("", "user %s has %d secrets, and may have no more; delete one first%s", o.User, n, raiseAdvice(o.User, measureSecrets, int64(n+1))))
 	case s == nil && len(c.secrets.list) >= maxSecretsOfCell:
 		return nil, about(key, limit("", "the cell has %d secrets", maxSecretsOfCell))
 	case c.secrets.bytes-was+len(o.Sealed) > maxSecretsBytes:

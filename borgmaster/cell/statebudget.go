@@ -170,8 +170,17 @@ func (c *Cell) checkState(user string, priority int32, more *StateUse) *borgpb.R
 
 // overBudget says what the budget of a user is, what he uses, and what to do.
 func (c *Cell) overBudget(user string, m Measure, used, more, most int64) *borgpb.Refusal {
-	return limit("", "user %s may hold %d %s, holds %d, and asks for %d more. End jobs or alloc sets, or have an admin raise it: borgcfg quota state %s %s=%d. See borgcfg quota show %s",
-		user, most, measures[m].what, used, more, user, measures[m].name, used+more, user)
+	return limit("", "user %s may hold %d %s, holds %d, and asks for %d more. End jobs or alloc sets%s. See borgcfg quota show %s",
+		user, most, measures[m].what, used, more, raiseAdvice(user, m, used+more), user)
+}
+
+// raiseAdvice ends a sentence with how an admin raises a user's budget of a measure to an amount,
+// if one can.
+func raiseAdvice(user string, m Measure, amount int64) string {
+	if most := measures[m].cell; amount > most {
+		return fmt.Sprintf("; no admin can allow that much: the cell holds at most %d %s", most, measures[m].what)
+	}
+	return fmt.Sprintf(", or have an admin raise it: borgcfg quota state %s %s=%d", user, measures[m].name, amount)
 }
 
 // checkJobState is checkState for a new job.

@@ -46,7 +46,6 @@ func (c *Cell) checkSetTaskLimits(o *borgpb.SetTaskLimits) (commit, *borgpb.Refu
 	if r := checkUserName(o.User); r != nil {
 		return nil, r
 	}
-	lo, otherwise, hi := FromProto(o.Min), FromProto(o.Default), FromProto(o.Max)
 	for _, q := range []struct {
 		field string
 		r     *borgpb.Resources
@@ -59,6 +58,11 @@ func (c *Cell) checkSetTaskLimits(o *borgpb.SetTaskLimits) (commit, *borgpb.Refu
 			return nil, about(o.User, r)
 		}
 	}
+	b := c.taskBounds.byUser[o.User]
+	lo, otherwise, hi, r := mergedBounds(b, o)
+	if r != nil {
+		return nil, about(o.User, r)
+	}
 	for _, q := range []struct {
 		field string
 		r     Resources
@@ -70,7 +74,6 @@ func (c *Cell) checkSetTaskLimits(o *borgpb.SetTaskLimits) (commit, *borgpb.Refu
 	if i := above(&otherwise, &hi); i != nil {
 		return nil, about(o.User, invalid("default", "%s is more of %s than max allows", i.text(i.n), i.what()))
 	}
-	b := c.taskBounds.byUser[o.User]
 	nothing := lo.IsZero() && otherwise.IsZero() && hi.IsZero()
 	switch {
 	case b == nil && nothing:

@@ -66,8 +66,8 @@ func (c *Cell) checkKept(user string) *borgpb.Refusal {
 	if used <= most || c.format < FormatVolumesYield || c.askedByAdmin() {
 		return nil
 	}
-	return limit("", "volumes in which nobody works keep %d bytes of disk for user %s, who may have %d so. Give some up (borgcfg volume list, borgcfg volume delete), or have an admin raise it: borgcfg quota state %s %s=%d",
-		used, user, most, user, measures[measureKeptDisk].name, used)
+	return limit("", "volumes in which nobody works keep %d bytes of disk for user %s, who may have %d so. Give some up (borgcfg volume list, borgcfg volume delete)%s",
+		used, user, most, raiseAdvice(user, measureKeptDisk, used))
 }
 
 // checkVolumesOf refuses more volumes if the cell, the machine or the user would have too many.

@@ -12,8 +12,8 @@ const (
 	// worst of the last patientTicks counts: one may be a machine that stood still. An
 	// election timeout is as many times as long as that was late.
 	lateTicks = 3
-	// Who leads waits at least so many times as long for the answers of most, and at most
-	// so many: he sends heartbeats as often as he has ticks, and others wait for those.
+	// The leader waits leastLeading to mostLeading times as long for the answers of a majority:
+	// it sends a heartbeat with each of its ticks, and followers wait for those.
 	leastLeading, mostLeading = 2, 4
 	// So many late ones are remembered.
 	maxLate = 8
@@ -24,15 +24,15 @@ const (
 // and each election makes more to do: a new scheduler takes in the whole cell, all link
 // shards have another master. With a timeout that stays as it is that need not end.
 //
-// Replicas may differ in it. Who is impatient asks before he campaigns, and those who hear
-// of a master do not vote.
+// Replicas may differ in it. An impatient replica asks before it campaigns, and replicas
+// that hear of a master do not vote.
 //
-// An election after a master whose process is gone, or that he asked for himself, or where
-// there was none, says nothing of that, however many there are.
+// An election after a master whose process is gone, or that asked for it itself, or where
+// there was none, does not count, however many there are.
 //
-// Who leads is more patient than those who follow. He steps down when most have not
-// answered for an election timeout, and in the first second after an election all have
-// most to do; while they hear of him nobody else would be elected.
+// The leader is more patient than its followers. It steps down when a majority has not
+// answered for an election timeout, and in the first second after an election all replicas
+// are busiest; while they hear of the leader no other one would be elected.
 //
 // It is stretched, too, while this replica's own ticks come late: on a machine that is so
 // busy what others say is late as well, by more than one of its ticks, and to elect another

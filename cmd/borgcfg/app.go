@@ -202,6 +202,7 @@ func lookCommands(con *console) []*ucli.Command {
 			&ucli.StringFlag{Name: "since", Usage: "from `TIME` on: 2h, 3d, or 2026-11-21T22:00:00Z"},
 			&ucli.StringFlag{Name: "until", Usage: "before `TIME`"},
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "refused", Usage: "only what was refused"},
+			&ucli.BoolFlag{DisableDefaultText: true, Name: "all", Usage: "with what masters, schedulers and borglets asked for by themselves, which --verb shows as well"},
 			&ucli.Uint64Flag{Name: "last", Usage: "at most `N` of the newest (default: 50; all with -o json, --since or --until)"}),
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"borg/borgmaster/client"
@@ -18,7 +19,8 @@ const auditShown = 50
 
 // auditTrail tells who did what.
 func auditTrail(s *session) error {
-	req := &borgrpc.AuditRequest{User: s.flag.String("by"), Verb: s.flag.String("verb"), Refused: s.flag.Bool("refused"), Ops: s.out.machine()}
+	req := &borgrpc.AuditRequest{User: s.flag.String("by"), Verb: s.flag.String("verb"), Refused: s.flag.Bool("refused"), Ops: s.out.machine(),
+		PeopleOnly: !s.flag.Bool("all") && !s.flag.IsSet("verb")}
 	var err error
 	if req.SinceWallNs, err = s.moment("since"); err != nil {
 		return err
@@ -57,10 +59,17 @@ func auditTrail(s *session) error {
 	})
 	var invalid *client.InvalidError
 	if errors.As(err, &invalid) {
-		return cli.Errorf(cli.Usage, "audit: %w", err)
+		e := cli.Errorf(cli.Usage, "audit: %w", err)
+		if near := cli.Nearest(req.Verb, verbsOfOps()); near != "" {
+			return e.Hint("did you mean --verb %s?", near)
+		}
+		return e
 	}
 	if err != nil {
 		return err
+	}
+	if shown == 0 {
+		s.tellNearUser(m, req)
 	}
 	if s.out.machine() {
 		return list(s.out, all)
@@ -70,6 +79,36 @@ func auditTrail(s *session) error {
 	}
 	s.tellCut(cut, shown, auditShown)
 	return nil
+}
+
+// verbsOfOps are the verbs of the records of ops.
+func verbsOfOps() (verbs []string) {
+	fields := (&borgpb.Op{}).ProtoReflect().Descriptor().Oneofs().ByName("op").Fields()
+	for i := range fields.Len() {
+		verbs = append(verbs, strings.ReplaceAll(string(fields.Get(i).Name()), "_", "-"))
+	}
+	return verbs
+}
+
+// tellNearUser offers a name like that of a user of whom nothing is known.
+func (s *session) tellNearUser(m *client.Client, req *borgrpc.AuditRequest) {
+	if req.User == "" {
+		return
+	}
+	var names []string
+	if users, err := m.ListUsers(s.ctx); err == nil {
+		for _, u := range users {
+			names = append(names, u.Name)
+		}
+	}
+	if jobs, err := m.ListJobs(s.ctx, &borgrpc.ListJobsRequest{Dead: true}); err == nil {
+		for _, j := range jobs.Jobs {
+			names = append(names, j.GetMeta().GetUser())
+		}
+	}
+	if near := cli.Nearest(req.User, names); near != "" && near != req.User {
+		s.progress("the cell has nothing of user %s; did you mean --by %s?", req.User, near)
+	}
 }
 
 // tellCut says that only the newest are shown, where that was not asked for.

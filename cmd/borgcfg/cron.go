@@ -85,6 +85,23 @@ func cronState(st *borgpb.JobStatus) cell {
 
 func cronZone(j *borgpb.Job) string { return orWord(j.GetSpec().GetCron().GetTimeZone(), "UTC") }
 
+// lastRun is the name of the newest run of a cron job; empty: it is no cron job. One that has
+// not run yet is an error.
+func (s *session) lastRun(n jobName) (string, error) {
+	v, err := s.find(n)
+	if err != nil || v.job.GetSpec().GetKind() != borgpb.JobKind_JOB_KIND_CRON {
+		return "", err
+	}
+	name := s.short(n.user, n.name)
+	// They are newest first.
+	for _, r := range v.job.GetStatus().GetCron().GetRuns() {
+		if r.Job != "" {
+			return r.Job, nil
+		}
+	}
+	return "", cli.Errorf(cli.NotFound, "%s is a cron job that has not run yet", name).Hint("when it does: borgcfg status %s\nrun it now: borgcfg cron run %s", name, name)
+}
+
 // cronTable prints what became of the slots of a cron job; it has no tasks of its own.
 func (s *session) cronTable(j *borgpb.Job) error {
 	k, zone := j.GetStatus().GetCron(), cronZone(j)

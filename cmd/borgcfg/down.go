@@ -139,6 +139,9 @@ func (s *session) noSuchTask(n jobName, missing *client.NotFoundError) error {
 	if v.set != nil {
 		return e.Hint("see what there is: borgcfg alloc list %s", s.short(n.user, n.name))
 	}
+	if v.job.GetSpec().GetKind() == borgpb.JobKind_JOB_KIND_CRON {
+		return e.Hint("a cron job has no tasks of its own; those of its runs: borgcfg status %s", s.short(n.user, n.name))
+	}
 	return e.Hint("see what there is: borgcfg tasks %s --attempts", s.short(n.user, n.name))
 }
 

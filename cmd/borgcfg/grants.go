@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"borg/cli"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -53,6 +51,14 @@ func addAmount(r *borgpb.Resources, what, text string) error {
 	return nil
 }
 
+// amountName is how a change names an amount: a device after "device/".
+func amountName(what string) string {
+	if slices.Contains(amountFlags, what) {
+		return what
+	}
+	return "device/" + what
+}
+
 // quotaSet changes what it names of a quota, and shows it when it names nothing.
 func quotaSet(s *session) error {
 	user := s.args[0]
@@ -72,46 +78,64 @@ func quotaSet(s *session) error {
 		return err
 	}
 	o := &borgpb.SetQuota{User: user, Band: band, Limit: &borgpb.Resources{}}
-	for _, q := range h.has.Quotas {
-		// What is used of a band without a quota is listed as well.
-		if q.Band != band || q.SetWallNs == 0 {
-			continue
-		}
-		o.Limit, o.ExpiresWallNs = proto.CloneOf(q.Limit), q.ExpiresWallNs
-		if q.Expired && !s.flag.IsSet("for") {
-			return cli.Errorf(cli.Usage, "the quota of user %s for %s ended on %s", user, s.args[1], time.Unix(0, q.ExpiresWallNs).Local().Format(time.DateTime)).
-				Hint("say for how long it is granted again, such as --for 90d, or --for 0 until it is taken back")
-		}
-	}
 	if err := s.readQuota(o); err != nil {
 		return err
 	}
-	until := ""
-	if o.ExpiresWallNs != 0 {
-		until = ", until " + time.Unix(0, o.ExpiresWallNs).Local().Format(time.DateTime)
+	if err := s.mutate(&borgpb.Op{Op: &borgpb.Op_SetQuota{SetQuota: o}}); err != nil {
+		return err
 	}
-	return s.changeOf(h, &borgpb.Op{Op: &borgpb.Op_SetQuota{SetQuota: o}}, "user %s: may have %s of %s%s", o.User, amountsText(o.Limit), s.args[1], until)
+	// The cell put what was named into what it had.
+	now, err := s.quotasOf(user)
+	if err != nil {
+		return err
+	}
+	limit, until := &borgpb.Resources{}, ""
+	for _, q := range now.Quotas {
+		if q.Band != band || q.SetWallNs == 0 {
+			continue
+		}
+		if limit = q.Limit; q.ExpiresWallNs != 0 {
+			until = ", until " + time.Unix(0, q.ExpiresWallNs).Local().Format(time.DateTime)
+		}
+	}
+	s.say("user %s: may have %s of %s%s", user, amountsText(limit), s.args[1], until)
+	s.stranger(h)
+	return nil
 }
 
-// readQuota puts what the flags say into a quota.
+func (s *session) quotasOf(user string) (*borgrpc.ListQuotasResponse, error) {
+	m, err := s.master()
+	if err != nil {
+		return nil, err
+	}
+	return m.ListQuotas(s.ctx, user)
+}
+
+// readQuota puts what the flags say into a change of a quota: of that alone.
 func (s *session) readQuota(o *borgpb.SetQuota) error {
 	for _, what := range amountFlags {
 		if s.flag.IsSet(what) {
 			if err := addAmount(o.Limit, what, s.flag.String(what)); err != nil {
 				return err
 			}
+			o.Only = append(o.Only, what)
 		}
 	}
-	if err := eachPair(s, "device", func(name, n string) error { return addAmount(o.Limit, name, n) }); err != nil {
+	err := eachPair(s, "device", func(name, n string) error {
+		o.Only = append(o.Only, amountName(name))
+		return addAmount(o.Limit, name, n)
+	})
+	if err != nil {
 		return err
+	}
+	if s.flag.IsSet("for") {
+		o.Only = append(o.Only, "expires")
 	}
 	switch d := s.flag.Duration("for"); {
 	case d < 0:
 		return cli.Errorf(cli.Usage, "--for %v is no time to come", d).Hint("such as --for 90d; 0: it stays until it is taken back")
 	case d > 0:
 		o.ExpiresWallNs = time.Now().Add(d).UnixNano()
-	case s.flag.IsSet("for"):
-		o.ExpiresWallNs = 0
 	}
 	return nil
 }
@@ -145,25 +169,33 @@ func quotaBounds(s *session) error {
 		}
 		return s.change(&borgpb.Op{Op: &borgpb.Op_SetTaskLimits{SetTaskLimits: o}}, "a task of user %s: no bounds any more", user)
 	}
-	for _, b := range h.has.Bounds {
-		o.Min, o.Default, o.Max = orEmpty(b.Min), orEmpty(b.Default), orEmpty(b.Max)
-	}
 	for _, part := range []struct {
 		flag string
 		r    *borgpb.Resources
 	}{{"min", o.Min}, {"default", o.Default}, {"max", o.Max}} {
-		if err := eachPair(s, part.flag, func(what, n string) error { return addAmount(part.r, what, n) }); err != nil {
+		err := eachPair(s, part.flag, func(what, n string) error {
+			o.Only = append(o.Only, part.flag+"/"+amountName(what))
+			return addAmount(part.r, what, n)
+		})
+		if err != nil {
 			return err
 		}
 	}
-	return s.changeOf(h, &borgpb.Op{Op: &borgpb.Op_SetTaskLimits{SetTaskLimits: o}}, "a task of user %s: %s", user, boundsText(o.Min, o.Default, o.Max))
-}
-
-func orEmpty(r *borgpb.Resources) *borgpb.Resources {
-	if r == nil {
-		return &borgpb.Resources{}
+	if err := s.mutate(&borgpb.Op{Op: &borgpb.Op_SetTaskLimits{SetTaskLimits: o}}); err != nil {
+		return err
 	}
-	return proto.CloneOf(r)
+	// The cell put what was named into what it had.
+	now, err := s.quotasOf(user)
+	if err != nil {
+		return err
+	}
+	text := "no bounds"
+	for _, b := range now.Bounds {
+		text = boundsText(b.Min, b.Default, b.Max)
+	}
+	s.say("a task of user %s: %s", user, text)
+	s.stranger(h)
+	return nil
 }
 
 // showBounds says how the tasks of a user are bounded.

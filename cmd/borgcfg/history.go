@@ -273,9 +273,10 @@ func writePast(past *export.Past, resp *borgrpc.HistoryResponse) error {
 }
 
 // pastAbout finds the largest machine, by which all amounts are shares, and the
-// beginning of what is kept.
+// beginning of the window: --since, or the beginning of what is kept if that is later.
 func (s *session) pastAbout(m *client.Client, req *borgrpc.HistoryRequest) (export.PastAbout, error) {
-	about := export.PastAbout{FirstWallNs: req.SinceWallNs}
+	var about export.PastAbout
+	var first int64
 	larger := func(f *borgpb.ObjectFacts) {
 		about.LargestCPUMilli = max(about.LargestCPUMilli, f.GetCapacity().GetCpuMilli())
 		about.LargestMemBytes = max(about.LargestMemBytes, f.GetCapacity().GetMemBytes())
@@ -286,8 +287,8 @@ func (s *session) pastAbout(m *client.Client, req *borgrpc.HistoryRequest) (expo
 			larger(f)
 		}
 		for _, e := range resp.Entries {
-			if about.FirstWallNs == 0 {
-				about.FirstWallNs = e.WallNs
+			if first == 0 {
+				first = e.WallNs
 			}
 			for _, f := range e.Facts {
 				larger(f)
@@ -298,6 +299,8 @@ func (s *session) pastAbout(m *client.Client, req *borgrpc.HistoryRequest) (expo
 	if err != nil {
 		return about, err
 	}
+	// Nothing is known of the time between --since and the beginning of the journal.
+	about.FirstWallNs = max(req.SinceWallNs, first)
 	cell, err := m.GetCell(s.ctx)
 	about.Cell = cell.GetCellName()
 	return about, err

@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	borgcell "borg/borgmaster/cell"
 	"borg/borgmaster/client"
+	"borg/borgmaster/verbs"
 	"borg/cli"
 	"borg/identity"
 	"borg/proto/borgpb"
@@ -151,9 +151,6 @@ func orNone(list []string) string {
 	return strings.Join(list, ", ")
 }
 
-// ofCell are the verbs whose object is no job of anybody.
-var ofCell = []string{"grant", "revoke", "user", "machine", "master", "member", "checkpoint", "authority", "package", "policy", "quota"}
-
 // canI asks the masters whether they would let one.
 func canI(s *session) error {
 	m, err := s.master()
@@ -166,19 +163,8 @@ func canI(s *session) error {
 		if (verb == "up" || verb == "update") && isFile(object) {
 			return s.canApply(object)
 		}
-		// What is no job is of the cell: a machine, a user.
-		if slices.Contains(ofCell, verb) {
-			object = s.args[1]
-		} else if verb == "file" {
-			user, name, err := s.file(object)
-			if err != nil {
-				return err
-			}
-			object = user + "/" + name
-		} else if job, _, err := s.task(object); err == nil {
-			object = job.String()
-		} else if job, err := s.job(object); err == nil {
-			object = job.String()
+		if object, err = s.objectOf(verb, object); err != nil {
+			return err
 		}
 	}
 	why, err := m.CanI(s.ctx, verb, object)
@@ -197,6 +183,32 @@ func canI(s *session) error {
 		s.progress("quota and capabilities depend on what a file asks for: borgcfg can-i %s FILE", verb)
 	}
 	return nil
+}
+
+// objectOf is the whole name of what a verb is about. What the cell's own verbs are about is no
+// job of anybody, but a machine, a user, or what follows the verb, and stays as it is.
+func (s *session) objectOf(verb, text string) (string, error) {
+	switch {
+	case verbs.OfCell(verb), verbs.IsSubcommand(verb, text):
+		return text, nil
+	case verb == "file":
+		user, name, err := s.file(text)
+		return user + "/" + name, err
+	case verb == "volume":
+		o, err := s.volume(text)
+		return fmt.Sprintf("%s/%s/%d/%s", o.GetUser(), o.GetName(), o.GetIndex(), o.GetVolume()), err
+	}
+	job, index, err := s.task(text)
+	if err == nil && verb == "note" {
+		return fmt.Sprintf("%s/%d", job, index), nil
+	}
+	if err == nil {
+		return job.String(), nil
+	}
+	if job, err := s.job(text); err == nil {
+		return job.String(), nil
+	}
+	return text, nil
 }
 
 // canApply asks whether the masters would take what a job file says.

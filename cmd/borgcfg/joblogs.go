@@ -106,6 +106,11 @@ func (s *session) jobLogs(job jobName, req *borgrpc.LogsRequest) error {
 	if err != nil {
 		return err
 	}
+	if len(tasks) == 0 {
+		if run, err := s.lastRun(job); err != nil || run != "" {
+			return s.logsOfRun(job, run, req, err)
+		}
+	}
 	if limit := s.flag.Int("max-tasks"); len(tasks) > limit {
 		return cli.Errorf(cli.Usage, "%s has %d tasks, and at most %d are read at once", s.short(job.user, job.name), len(tasks), limit).
 			Hint("name one of its tasks by number: %s/0\nor say --max-tasks %d; a replica serves a user 64 at a time", s.args[0], len(tasks))
@@ -119,6 +124,16 @@ func (s *session) jobLogs(job jobName, req *borgrpc.LogsRequest) error {
 		return cli.Errorf(cli.Unreachable, "of %d tasks of %s, the output of %d could not be read to its end", len(g.order), s.short(job.user, job.name), g.failed)
 	}
 	return nil
+}
+
+// logsOfRun prints what the tasks of a run of a cron job wrote.
+func (s *session) logsOfRun(cron jobName, run string, req *borgrpc.LogsRequest, err error) error {
+	if err != nil {
+		return err
+	}
+	s.progress("%s is a cron job; this is its last run, %s; all runs: borgcfg status %s", s.short(cron.user, cron.name), run, s.short(cron.user, cron.name))
+	req.User, req.Name = cron.user, run
+	return s.jobLogs(jobName{user: cron.user, name: run}, req)
 }
 
 func (g *merger) tasks(ctx context.Context) ([]*borgpb.Task, error) {

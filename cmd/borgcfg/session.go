@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	ucli "github.com/urfave/cli/v2"
@@ -188,24 +187,13 @@ const maxCommandBytes = 1 << 10
 func (s *session) command() string {
 	words := []string{"borgcfg"}
 	for _, arg := range s.console.args[1:] {
-		words = append(words, quoted(arg))
+		words = append(words, cli.Quote(arg))
 	}
 	line := strings.Join(words, " ")
 	if len(line) > maxCommandBytes {
 		line = strings.ToValidUTF8(line[:maxCommandBytes-3], "") + "..."
 	}
 	return line
-}
-
-// quoted is a word as a shell would take it, and always text.
-func quoted(word string) string {
-	word = strings.ToValidUTF8(word, "\ufffd")
-	if word != "" && !strings.ContainsFunc(word, func(r rune) bool {
-		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_=+./:,@%^", r)
-	}) {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // explain gives an error its exit code and, where there is something to type
@@ -254,7 +242,7 @@ func (s *session) explain(err error) error {
 	case errors.As(err, &expired):
 		e.Code, e.Next = cli.NotAllowed, fmt.Sprintf("it cannot renew itself any more; an admin makes a token: borgcfg user add %s\nwith it: borgcfg login TOKEN\non the machine of a master: borgmaster login --dir DIRECTORY", expired.Name.ID)
 	case errors.As(err, &nobody):
-		e.Code, e.Next = cli.NotAllowed, "log in: borgcfg login TOKEN, with a token that an admin makes\non the machine of a master: borgmaster login --dir DIRECTORY"
+		e.Code, e.Next = cli.NotAllowed, "log in: borgcfg login TOKEN, with a token that an admin makes\nor name the file of a certificate that you have: --identity FILE, or $BORG_IDENTITY\non the machine of a master: borgmaster login --dir DIRECTORY"
 	case errors.As(err, &invalid), errors.As(err, &state):
 		e.Code = cli.Refused
 	case errors.As(err, &unreachable):
@@ -266,7 +254,7 @@ func (s *session) explain(err error) error {
 		e.Code, e.Next = cli.Conflict, "the file that names the cell is of another time; is this the cell that you mean? borgcfg config view"
 	case errors.As(err, &noCell):
 		e.Code = cli.Invalid
-		e.Next = "start one here: borgcell run\nor name one: borgcfg --cell HOST:PORT ..."
+		e.Next = "start one here: borgcell run\nor log in to one, with a token that an admin makes: borgcfg login TOKEN\nor name one: borgcfg --cell HOST:PORT --identity FILE ..."
 	case errors.As(err, &unknownCell):
 		e.Code, e.Next = cli.Invalid, "name it by host:port[,host:port], or by the path of its cell file"
 	case s.place == nil && s.client == nil && strings.Contains(err.Error(), "cell file"),

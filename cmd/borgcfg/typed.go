@@ -44,7 +44,7 @@ func (s *session) globals(own bool) string {
 	var b strings.Builder
 	for _, name := range []string{"cell", "identity", "user"} {
 		if s.flag.IsSet(name) && (own || name == "cell") {
-			b.WriteString("--" + name + " " + quoted(s.flag.String(name)) + " ")
+			b.WriteString("--" + name + " " + cli.Quote(s.flag.String(name)) + " ")
 		}
 	}
 	return b.String()

@@ -235,19 +235,19 @@ func diffFiles(s *session) error {
 func (s *session) sameFiles() string {
 	var words []string
 	for _, set := range s.flag.StringSlice("set") {
-		words = append(words, "--set", quoted(set))
+		words = append(words, "--set", cli.Quote(set))
 	}
 	if root := s.flag.String("root"); root != "" {
-		words = append(words, "--root", quoted(root))
+		words = append(words, "--root", cli.Quote(root))
 	}
 	if s.flag.Bool("exactly") {
 		words = append(words, "--exactly")
 	}
 	if selector := s.flag.String("prune"); selector != "" {
-		words = append(words, "--prune", quoted(selector))
+		words = append(words, "--prune", cli.Quote(selector))
 	}
 	for _, name := range s.args {
-		words = append(words, quoted(name))
+		words = append(words, cli.Quote(name))
 	}
 	return strings.Join(words, " ")
 }

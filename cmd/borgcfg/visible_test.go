@@ -10,6 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"borg/cli"
 	"borg/proto/borgpb"
 	"borg/tell"
 )
@@ -76,8 +77,8 @@ func TestCommandsAreQuoted(t *testing.T) {
 		{"web.borg", "web.borg"}, {"--set", "--set"}, {"a=b,c", "a=b,c"}, {"", "''"}, {"two words", "'two words'"},
 		{"it's", `'it'\''s'`}, {"$HOME", "'$HOME'"}, {"a\nb", "'a\nb'"}, {"\xff", "'\ufffd'"},
 	} {
-		if got := quoted(tt.word); got != tt.want {
-			t.Errorf("quoted(%q) = %q, want %q", tt.word, got, tt.want)
+		if got := cli.Quote(tt.word); got != tt.want {
+			t.Errorf("cli.Quote(%q) = %q, want %q", tt.word, got, tt.want)
 		}
 	}
 	s := &session{console: &console{args: []string{"/usr/bin/borgcfg", "down", strings.Repeat("ü", 2000)}}}

@@ -180,7 +180,7 @@ func dropAuthorities(ctx *ucli.Context) error {
 	}
 	if !ctx.Bool("yes") {
 		return cli.Errorf(cli.Usage, "authority drop makes worthless what all keys but the newest issued: borglets that have not renewed since are invited again, users log in again").
-			Hint("who issues now: borgmaster authority list\nif that is meant: borgmaster authority drop --yes")
+			Hint("who issues now: borgmaster authority list%[1]s\nif that is meant: borgmaster authority drop --yes%[1]s", cellArgs(ctx, ctx.String("cell")))
 	}
 	return changeAuthority(ctx, "drop the authorities before", func(call context.Context, c borgrpc.AuthorityServiceClient) (*borgrpc.ListAuthoritiesResponse, []uint64, error) {
 		resp, err := c.DropAuthorities(call, &borgrpc.DropAuthoritiesRequest{})

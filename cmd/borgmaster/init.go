@@ -147,7 +147,7 @@ func joinCell(ctx *ucli.Context) error {
 	}
 	authority, keys, err := fetchAuthority(call, who, ctx.String("join"), me.Id)
 	if err != nil {
-		return cli.Errorf(cli.Failed, "get the authority of cell %s: %w", id.CellName, err).Hint("the replica was added; take it out again: borgmaster member remove %d", me.Id)
+		return cli.Errorf(cli.Failed, "get the authority of cell %s: %w", id.CellName, err).Hint("the replica was added; take it out again: borgmaster member remove%s %d", cellArgs(ctx, ctx.String("join")), me.Id)
 	}
 	return makeReplica(ctx, id, authority, keys)
 }

@@ -108,6 +108,19 @@ func cellFlag() ucli.Flag {
 	return &ucli.StringFlag{Name: "cell", Aliases: []string{"master"}, Usage: "`CELL`: path of a cell file, host:port[,host:port], or a name in the user's configuration (default: as borgcfg finds it)"}
 }
 
+// cellArgs are the flags, each after a blank, with which a command that a hint names asks the
+// same cell as the same user as this command line does.
+func cellArgs(ctx *ucli.Context, cell string) string {
+	args := ""
+	if cell != "" {
+		args += " --cell " + cli.Quote(cell)
+	}
+	if ctx.IsSet("identity") {
+		args += " --identity " + cli.Quote(ctx.String("identity"))
+	}
+	return args
+}
+
 // withMembers makes a call on the first master that answers.
 func withMembers(ctx *ucli.Context, what string, call func(context.Context, borgrpc.MemberServiceClient) error) error {
 	return onAnyMaster(ctx, what, func(ctx context.Context, conn *grpc.ClientConn) error {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"google.golang.org/protobuf/proto"
+
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
 )
@@ -21,6 +23,8 @@ type PastAbout struct {
 // cell: what is known of objects comes beside their events.
 type Past struct {
 	e *Events
+	// The wall time of the newest entry so far; zero: none has come.
+	lastWallNs int64
 	// Guarded by nobody: a Past has one user.
 	collections map[string]*borgpb.ObjectFacts
 	machines    map[string]*borgpb.ObjectFacts
@@ -47,13 +51,14 @@ func NewPast(about PastAbout, f Format, dir string, n Counts) (*Past, error) {
 func (p *Past) Close() error { return p.e.Close() }
 
 // Picture tells what was known of an object without an event. What is not known yet is
-// there from the beginning of the trace on.
+// there from the beginning of the trace on. A picture of a machine that is known says what events
+// did not tell, of a gap in the journal: it counts from the newest entry before it.
 func (p *Past) Picture(f *borgpb.ObjectFacts) error {
 	if f.Kind == borgpb.ObjectKind_OBJECT_KIND_MACHINE {
-		_, known := p.machines[f.Name]
+		was := p.machines[f.Name]
 		p.learn(f)
-		if known {
-			return nil
+		if was != nil {
+			return p.correct(was, f)
 		}
 		m, _ := p.machine(f.Name)
 		err := p.e.machine(0, m, machineAdd)
@@ -86,6 +91,22 @@ func (p *Past) Picture(f *borgpb.ObjectFacts) error {
 	return p.e.failed
 }
 
+// correct writes how a machine in a picture differs from what events told of it.
+func (p *Past) correct(was, f *borgpb.ObjectFacts) error {
+	m, _ := p.machine(f.Name)
+	us := p.e.us(p.lastWallNs)
+	var err error
+	switch {
+	case was.Down && !f.Down:
+		err = p.e.machine(us, m, machineAdd)
+	case !was.Down && f.Down:
+		err = p.e.machine(us, m, machineRemove)
+	case !proto.Equal(was.Capacity, f.Capacity) || was.Rack != f.Rack || was.Platform != f.Platform:
+		err = p.e.machine(us, m, machineUpdate)
+	}
+	return errors.Join(err, p.e.failed)
+}
+
 func (p *Past) learn(f *borgpb.ObjectFacts) {
 	if f.Kind == borgpb.ObjectKind_OBJECT_KIND_MACHINE {
 		p.machines[f.Name] = f
@@ -96,6 +117,7 @@ func (p *Past) learn(f *borgpb.ObjectFacts) {
 
 // Add writes what came of one entry.
 func (p *Past) Add(entry *borgpb.JournalEntry) error {
+	p.lastWallNs = max(p.lastWallNs, entry.WallNs)
 	for _, f := range entry.Facts {
 		p.learn(f)
 	}
@@ -114,6 +136,10 @@ func (p *Past) Add(entry *borgpb.JournalEntry) error {
 		}
 		if err := p.e.add(p, told); err != nil {
 			return err
+		}
+		if f := p.machines[ev.Machine]; f != nil && ev.Kind == borgpb.EventKind_EVENT_KIND_MACHINE_REMOVE {
+			// A picture that has it again says that it came back.
+			p.machines[ev.Machine] = &borgpb.ObjectFacts{Kind: f.Kind, Name: f.Name, Down: true}
 		}
 	}
 	return p.e.failed

@@ -26,14 +26,14 @@ const (
 
 var errRevoked = errors.New("the certificate was revoked")
 
-// caller is who calls, by the certificate that he shows.
+// caller is the name in the certificate that a call shows.
 type caller struct {
 	name     identity.Name
 	issuedNs int64
 }
 
-// caller is in whose name the op under way is asked for: a task's of the user, or
-// his own.
+// caller returns the name in which the op under way is asked for: of a task of the user, or of
+// the user.
 func (c *client) caller() caller {
 	if c.files.task != (identity.Name{}) {
 		return caller{c.files.task, c.files.issuedNs}
@@ -43,12 +43,12 @@ func (c *client) caller() caller {
 
 func (c *client) self() caller { return asUser(c.user(), c.issuedNs) }
 
-// asUser is a user as a caller, by a certificate that he was issued then.
+// asUser returns a user as a caller, with a certificate issued at that time.
 func asUser(id string, issuedNs int64) caller {
 	return caller{identity.Name{Cell: cellName, Role: identity.User, ID: id}, issuedNs}
 }
 
-// enter is the door: whose role may make a call, and who is still believed.
+// enter is the door: it refuses calls of the wrong role and callers that were revoked.
 func (m *masterSide) enter(method string, from caller) error {
 	if err := door.Allowed(method, from.name); err != nil {
 		return err
@@ -95,12 +95,12 @@ func (c *client) trespass() *borgpb.Op {
 	case 4:
 		op, owner = c.drain(), operatorUser
 	case 5:
-		// What is his own takes the room that another one has.
+		// A job of the client's own takes the room of another user's alloc set.
 		spec := c.drawSpec()
 		spec.AllocSet = owner + "/" + allocSetName
 		op, owner = c.submit(name, spec), c.user()
 	case 6:
-		// What is his own has what nobody was granted.
+		// A job of the client's own asks for what nobody was granted.
 		spec := c.drawSpec()
 		spec.AllocSet, spec.Task.NoEstimation = "", true
 		op, owner = c.submit(name, spec), c.user()
@@ -357,8 +357,8 @@ func linkOf(op *borgpb.Op) string {
 // powerOf tells whether an op asks for what its asker needs a capability for.
 func powerOf(op *borgpb.Op) bool { return specOf(op).GetTask().GetNoEstimation() }
 
-// owned: S21, what is done was asked for by its owner or an admin, and is logged
-// as his. admins are those before and after the entry.
+// owned checks S21: what is done was asked for by its owner or an admin, and is logged in that
+// name. admins are those before and after the entry.
 func (t *truth) owned(op *borgpb.Op, admins []string) {
 	a, ok := t.asked[op.RequestId]
 	if !ok {
@@ -385,7 +385,7 @@ func (t *truth) owned(op *borgpb.Op, admins []string) {
 	}
 }
 
-// allowed: S21, who was revoked is not served, and nobody is refused what is his.
+// allowed checks S21: a revoked caller is not served, and no owner is refused.
 func (t *truth) allowed(op *borgpb.Op, res *borgpb.Result) {
 	a, refusal := t.asked[op.RequestId], res.GetRefusal()
 	if refusal == nil && t.revoked[a.name.ID].holds(a.caller, a.atNs) {
@@ -409,29 +409,29 @@ func (t *truth) allowed(op *borgpb.Op, res *borgpb.Result) {
 	}
 }
 
-// showed: S21, who was revoked is shown nothing.
+// showed checks S21: a revoked caller is shown nothing.
 func (t *truth) showed(from caller, askedNs int64) {
 	if t.revoked[from.name.ID].holds(from, askedNs) {
 		t.w.fail("S21: %s reads with a certificate that had been revoked", from.name.Words())
 	}
 }
 
-// wasRevoked: S21, nobody is told that he was revoked who was not; of tasks,
-// whose job never had a dead one.
+// wasRevoked checks S21: only a revoked caller is told so, and a task only if its job has had a
+// dead one.
 func (t *truth) wasRevoked(from caller) {
 	if from.name.Role == identity.Task {
 		id, err := cell.ParseTaskID(from.name.ID)
 		if err == nil && !t.died[id.Job] {
-			t.w.fail("S21: %s is told that his certificate is worth nothing, and it never died", from.name.Words())
+			t.w.fail("S21: %s is told that its certificate is worth nothing, and it never died", from.name.Words())
 		}
 		return
 	}
 	if u := t.cell.User(from.name.ID); u == nil || from.issuedNs > u.RevokedWallNs() {
-		t.w.fail("S21: %s is told that his certificate was revoked, and it was not", from.name.Words())
+		t.w.fail("S21: %s is told that the certificate was revoked, and it was not", from.name.Words())
 	}
 }
 
-// follows: S1, nobody takes another one for elected than who was.
+// follows checks S1: no replica takes another one for elected than the one that was.
 func (t *truth) follows(id uint64, s replica.CoreState) {
 	if s.Elected != 0 && s.Elected != id && t.leaders[s.Term] != s.Elected {
 		t.w.fail("S1: replica %d takes replica %d for elected in term %d, and it is not", id, s.Elected, s.Term)

@@ -206,6 +206,10 @@ type SetQuota struct {
 	// From then on no new work is admitted by it; work that was admitted stays.
 	// Nanoseconds since 1970; zero: never. Since format 7.
 	ExpiresWallNs int64 `protobuf:"varint,4,opt,name=expires_wall_ns,json=expiresWallNs,proto3" json:"expires_wall_ns,omitempty"`
+	// What of the quota that there is changes, each once: "cpu", "mem", "disk", "disk-rate",
+	// "device/NAME", "expires". The rest stays, whoever set it. Empty: the op is the whole
+	// quota. Since format 12.
+	Only          []string `protobuf:"bytes,960,rep,name=only,proto3" json:"only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -266,6 +270,13 @@ func (x *SetQuota) GetExpiresWallNs() int64 {
 		return x.ExpiresWallNs
 	}
 	return 0
+}
+
+func (x *SetQuota) GetOnly() []string {
+	if x != nil {
+		return x.Only
+	}
+	return nil
 }
 
 // DeleteQuota takes a grant back. Work that was admitted stays.
@@ -449,7 +460,11 @@ type SetTaskLimits struct {
 	// nothing. It is not empty of what min wants, and within max. Since format 7.
 	Default *Resources `protobuf:"bytes,3,opt,name=default,proto3" json:"default,omitempty"`
 	// At most so much; zero: as much as he likes. Since format 7.
-	Max           *Resources `protobuf:"bytes,4,opt,name=max,proto3" json:"max,omitempty"`
+	Max *Resources `protobuf:"bytes,4,opt,name=max,proto3" json:"max,omitempty"`
+	// What of the bounds that there are changes, each once: "min/cpu", "default/mem",
+	// "max/device/NAME", and so on. The rest stays, whoever set it. Empty: the op is all the
+	// bounds. Since format 12.
+	Only          []string `protobuf:"bytes,961,rep,name=only,proto3" json:"only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -508,6 +523,13 @@ func (x *SetTaskLimits) GetDefault() *Resources {
 func (x *SetTaskLimits) GetMax() *Resources {
 	if x != nil {
 		return x.Max
+	}
+	return nil
+}
+
+func (x *SetTaskLimits) GetOnly() []string {
+	if x != nil {
+		return x.Only
 	}
 	return nil
 }
@@ -628,13 +650,14 @@ var File_borgpb_quota_proto protoreflect.FileDescriptor
 
 const file_borgpb_quota_proto_rawDesc = "" +
 	"\n" +
-	"\x12borgpb/quota.proto\x12\x04borg\x1a\x11borgpb/meta.proto\"\x8d\x01\n" +
+	"\x12borgpb/quota.proto\x12\x04borg\x1a\x11borgpb/meta.proto\"\xa2\x01\n" +
 	"\bSetQuota\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x1e\n" +
 	"\x04band\x18\x02 \x01(\x0e2\n" +
 	".borg.BandR\x04band\x12%\n" +
 	"\x05limit\x18\x03 \x01(\v2\x0f.borg.ResourcesR\x05limit\x12&\n" +
-	"\x0fexpires_wall_ns\x18\x04 \x01(\x03R\rexpiresWallNs\"A\n" +
+	"\x0fexpires_wall_ns\x18\x04 \x01(\x03R\rexpiresWallNs\x12\x13\n" +
+	"\x04only\x18\xc0\a \x03(\tR\x04only\"A\n" +
 	"\vDeleteQuota\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x1e\n" +
 	"\x04band\x18\x02 \x01(\x0e2\n" +
@@ -647,12 +670,13 @@ const file_borgpb_quota_proto_rawDesc = "" +
 	"\bOversell\x12\x1e\n" +
 	"\x04band\x18\x01 \x01(\x0e2\n" +
 	".borg.BandR\x04band\x12\x14\n" +
-	"\x05milli\x18\x02 \x01(\rR\x05milli\"\x94\x01\n" +
+	"\x05milli\x18\x02 \x01(\rR\x05milli\"\xa9\x01\n" +
 	"\rSetTaskLimits\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12!\n" +
 	"\x03min\x18\x02 \x01(\v2\x0f.borg.ResourcesR\x03min\x12)\n" +
 	"\adefault\x18\x03 \x01(\v2\x0f.borg.ResourcesR\adefault\x12!\n" +
-	"\x03max\x18\x04 \x01(\v2\x0f.borg.ResourcesR\x03max\"S\n" +
+	"\x03max\x18\x04 \x01(\v2\x0f.borg.ResourcesR\x03max\x12\x13\n" +
+	"\x04only\x18\xc1\a \x03(\tR\x04only\"S\n" +
 	"\x0eSetStateBudget\x12\x13\n" +
 	"\x04user\x18\xbc\x05 \x01(\tR\x04user\x12,\n" +
 	"\aamounts\x18\xbd\x05 \x03(\v2\x11.borg.StateAmountR\aamounts\"U\n" +

@@ -44,7 +44,9 @@ type AuditRequest struct {
 	// With the ops themselves.
 	Ops bool `protobuf:"varint,8,opt,name=ops,proto3" json:"ops,omitempty"`
 	// Only what this replica alone knows of. Asked by another replica.
-	Local         bool `protobuf:"varint,9,opt,name=local,proto3" json:"local,omitempty"`
+	Local bool `protobuf:"varint,9,opt,name=local,proto3" json:"local,omitempty"`
+	// Without what masters, schedulers and borglets did in their own names.
+	PeopleOnly    bool `protobuf:"varint,962,opt,name=people_only,json=peopleOnly,proto3" json:"people_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -138,6 +140,13 @@ func (x *AuditRequest) GetOps() bool {
 func (x *AuditRequest) GetLocal() bool {
 	if x != nil {
 		return x.Local
+	}
+	return false
+}
+
+func (x *AuditRequest) GetPeopleOnly() bool {
+	if x != nil {
+		return x.PeopleOnly
 	}
 	return false
 }
@@ -257,7 +266,7 @@ var File_borgrpc_audit_proto protoreflect.FileDescriptor
 
 const file_borgrpc_audit_proto_rawDesc = "" +
 	"\n" +
-	"\x13borgrpc/audit.proto\x12\aborgrpc\x1a\x12borgpb/audit.proto\"\xec\x01\n" +
+	"\x13borgrpc/audit.proto\x12\aborgrpc\x1a\x12borgpb/audit.proto\"\x8e\x02\n" +
 	"\fAuditRequest\x12\x16\n" +
 	"\x06object\x18\x01 \x01(\tR\x06object\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\x12\x12\n" +
@@ -267,7 +276,9 @@ const file_borgrpc_audit_proto_rawDesc = "" +
 	"\arefused\x18\x06 \x01(\bR\arefused\x12\x12\n" +
 	"\x04last\x18\a \x01(\rR\x04last\x12\x10\n" +
 	"\x03ops\x18\b \x01(\bR\x03ops\x12\x14\n" +
-	"\x05local\x18\t \x01(\bR\x05local\"l\n" +
+	"\x05local\x18\t \x01(\bR\x05local\x12 \n" +
+	"\vpeople_only\x18\xc2\a \x01(\bR\n" +
+	"peopleOnly\"l\n" +
 	"\rAuditResponse\x12+\n" +
 	"\arecords\x18\x01 \x03(\v2\x11.borg.AuditRecordR\arecords\x12.\n" +
 	"\x06silent\x18\x02 \x03(\v2\x16.borgrpc.SilentReplicaR\x06silent\";\n" +

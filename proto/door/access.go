@@ -14,7 +14,7 @@ import (
 
 // access is which roles may make which call, of all services of a cell. What has
 // no entry is for nobody; a test holds that each call has one. Handlers decide
-// further: what belongs to whom, and what needs a capability.
+// the rest: which user owns what, and what needs a capability.
 var access = map[string][]identity.Role{
 	"/borgrpc.MasterService/Mutate":          {identity.User, identity.Master, identity.Task},
 	"/borgrpc.MasterService/Mutations":       {identity.User, identity.Task},
@@ -108,7 +108,7 @@ var access = map[string][]identity.Role{
 // Access is a copy of the table, for tests and for people.
 func Access() map[string][]identity.Role { return maps.Clone(access) }
 
-// Allowed says whether somebody's role may make a call, and if not, whose may.
+// Allowed returns an error that names the roles that may make a call, if the caller's may not.
 func Allowed(method string, caller identity.Name) error {
 	if mutant.Planted(mutant.RaftForAll) && strings.HasPrefix(method, "/borgrpc.RaftService/") {
 		return nil

@@ -32,13 +32,13 @@ type authInfo struct {
 	foreign bool
 	// Calls under way on this connection; nil: they are not counted.
 	calls *atomic.Int32
-	// What the caller has here, on all his connections; nil: it is not counted.
+	// What the caller has here, on all of its connections; nil: it is not counted.
 	here *present
 	// What is read from this connection goes through it; nil: a socket.
 	in *readingConn
 	// Follows what comes; nil: a master's, or a socket.
 	flow *inflow
-	// Ends this connection; nil: it is not ended for who is slow.
+	// Ends this connection; nil: a slow caller keeps it.
 	hangUp func()
 }
 
@@ -127,7 +127,7 @@ func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 	return c.config.watch(conn, who), who, nil
 }
 
-// called is who was called by a connection, and how he proves it.
+// called is the process that a connection reached, and how it proves its name.
 func (c *serverCredentials) called(raw net.Conn) (*identity.Source, credentials.TransportCredentials, error) {
 	if c.config.IdentityAt == nil {
 		return c.own, c.TransportCredentials, nil
@@ -139,7 +139,7 @@ func (c *serverCredentials) called(raw net.Conn) (*identity.Source, credentials.
 	return own, credentials.NewTLS(c.crowd.passes.inTurn(own.ServerTLS())), nil
 }
 
-// shake hears who somebody is.
+// shake learns the name of the caller.
 func (c *serverCredentials) shake(raw net.Conn) (net.Conn, authInfo, error) {
 	guest := c.crowd.hall.Enter(raw, shaking.atDoors)
 	defer guest.Leave()
@@ -248,7 +248,7 @@ type refusals struct {
 }
 
 func (r *refusals) refused(from string, err error) {
-	// Whoever only looks whether the door is open, as a balancer does, is no news.
+	// A connection that only probes the door, as a load balancer does, is not logged.
 	if strings.Contains(err.Error(), "EOF") || strings.Contains(err.Error(), "connection reset") {
 		return
 	}
