@@ -114,6 +114,8 @@ type Stats struct {
 type user[W any] struct {
 	name          string
 	writes, reads bucket
+	// Of tasks and allocs that his ops change.
+	work worked
 	// Until then his writes are refused unheard: there is no room for them before.
 	closedNs int64
 	why      *Refusal
@@ -234,7 +236,7 @@ func (c *Core[W]) sweep(now int64) {
 }
 
 func (u *user[W]) idle(now int64) bool {
-	return len(u.queue) == 0 && u.placed == 0 && u.underWay == 0 && !u.turns && int64(u.writes) <= now && int64(u.reads) <= now && u.closedNs <= now
+	return len(u.queue) == 0 && u.placed == 0 && u.underWay == 0 && !u.turns && int64(u.writes) <= now && int64(u.reads) <= now && int64(u.work) <= now && u.closedNs <= now
 }
 
 // Read takes a read of that cost from a user's bucket.
