@@ -27,8 +27,9 @@ func (m *Master) propose(ctx context.Context, asked *borgpb.Op) (*borgpb.Result,
 	var err error
 	m.cfg.Log.View(func(c *cell.Cell) {
 		if err = m.stillBelieves(ctx, c); err == nil {
-			op, r = m.gate.Admit(c, door.Caller(ctx), asked, time.Now().UnixNano())
-			work = c.Work(asked)
+			if op, r = m.gate.Admit(c, door.Caller(ctx), asked, time.Now().UnixNano()); r == nil {
+				work = c.Work(op)
+			}
 		}
 	})
 	if err != nil {
