@@ -192,13 +192,20 @@ func (m *Master) readTurn(ctx context.Context) (leave func(), err error) {
 	return m.admit.turn(ctx, caller.User())
 }
 
-// refusedElsewhere notes that the elected master has no room for a user.
-func (a *admitter) refusedElsewhere(user string, err error) {
-	s := status.Convert(err)
-	if retry := door.RetryAfter(err); retry > 0 {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.core.Close(a.nowNs(), user, admission.Elsewhere(user, s.Message(), int64(retry)))
+// refusedElsewhere notes that the elected master has no room for a user, or none for much
+// work: that is no reason to turn away his small changes.
+func (a *admitter) refusedElsewhere(user string, err error, hasWork bool) {
+	retry := door.RetryAfter(err)
+	if retry <= 0 {
+		return
+	}
+	r := admission.Elsewhere(user, status.Convert(err).Message(), int64(retry))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if hasWork {
+		a.core.RefusedWork(a.nowNs(), user, r)
+	} else {
+		a.core.Close(a.nowNs(), user, r)
 	}
 }
 

@@ -73,8 +73,8 @@ func (m *Master) mutateOnElected(ctx context.Context, asked *borgpb.Op) (result 
 		func(ctx context.Context) (*borgpb.Result, error) { return m.propose(ctx, asked) },
 		func(ctx context.Context, conn *grpc.ClientConn) (*borgpb.Result, error) {
 			resp, err := borgrpc.NewMasterServiceClient(conn).Mutate(ctx, &borgrpc.MutateRequest{Op: asked})
-			if status.Code(err) == codes.ResourceExhausted && !m.hasWork(asked) {
-				m.admit.refusedElsewhere(user, err)
+			if status.Code(err) == codes.ResourceExhausted {
+				m.admit.refusedElsewhere(user, err, m.hasWork(asked))
 			}
 			return resp.GetResult(), err
 		})

@@ -103,8 +103,7 @@ func (m *Master) giveWorkBack(ctx context.Context, work int) {
 	a.core.NotWorked(door.Caller(ctx).User(), work)
 }
 
-// hasWork reports whether an op was perhaps turned away for its work: that is no reason to turn
-// away its user's small ones.
+// hasWork reports whether an op counts in the budget of work.
 func (m *Master) hasWork(asked *borgpb.Op) bool {
 	work := 0
 	m.cfg.Log.View(func(c *cell.Cell) { work = c.Work(asked) })

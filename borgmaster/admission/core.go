@@ -116,6 +116,9 @@ type user[W any] struct {
 	writes, reads bucket
 	// Of tasks and allocs that his ops change.
 	work worked
+	// When such a one is worth another try, as he was told, and how often he was told.
+	workNs   int64
+	workTold int
 	// Until then his writes are refused unheard: there is no room for them before.
 	closedNs int64
 	why      *Refusal

@@ -29,11 +29,31 @@ func (c *Core[W]) Work(now int64, name string, work int) *Refusal {
 	u := c.of(now, name)
 	whole := max(int64(u.work), now) + workNs(cost)
 	if wait := whole - now - workNs(MaxWork); wait > 0 {
-		c.stats.WritesRefused++
-		return refuse(name, wait, "docs/limits.md: MaxWork", "asks replica %d for a change of %d tasks and allocs, of which a user may change %d at once and %d more each second", c.cfg.Replica, work, MaxWork, workPerS)
+		r := refuse(name, wait, "docs/limits.md: MaxWork", "asks replica %d for a change of %d tasks and allocs, of which a user may change %d at once and %d more each second", c.cfg.Replica, work, MaxWork, workPerS)
+		c.noWork(now, u, r)
+		return r
 	}
 	u.work = worked(whole)
 	return nil
+}
+
+// RefusedWork notes that the elected master has no room for a change of a user's that is not
+// small.
+func (c *Core[W]) RefusedWork(now int64, name string, why *Refusal) {
+	c.noWork(now, c.of(now, name), why)
+}
+
+// noWork counts a refusal. Who is told to come back later and does not heed it, again and again,
+// has all changes refused, unheard: to hear them takes time, too.
+func (c *Core[W]) noWork(now int64, u *user[W], r *Refusal) {
+	c.stats.WritesRefused++
+	if now >= u.workNs {
+		u.workNs, u.workTold = now+r.RetryNs, 0
+	}
+	if u.workTold++; u.workTold > heedlessCalls {
+		u.workTold = 0
+		c.close(now, u, r)
+	}
 }
 
 // NotWorked gives back what Work took for an op that was turned away after it.

@@ -59,3 +59,45 @@ func TestWork(t *testing.T) {
 		t.Errorf("%d users are remembered who have their whole budget", len(c.users))
 	}
 }
+
+// TestWorkHeedless: who asks for much again and again, before it is time, is refused unheard;
+// who heeds what he is told is not, nor is anybody else.
+func TestWorkHeedless(t *testing.T) {
+	c := New[int](Config{})
+	now := ms
+	for range 2_000 {
+		if r := c.Work(now, "alice", MaxWork/2); r != nil {
+			now += r.RetryNs
+		}
+		if r := c.Closed(now, "alice"); r != nil {
+			t.Fatalf("one who heeds it: %v", r)
+		}
+		c.Begin(now, "alice", 10)
+		c.End("alice", true)
+	}
+	c.Work(now, "dave", MaxWork+FreeWork)
+	for n := range heedlessCalls + 1 {
+		if r := c.Closed(now, "dave"); r != nil {
+			t.Fatalf("after %d: %v", n, r)
+		}
+		c.Begin(now, "dave", 10)
+		c.End("dave", true)
+		c.Work(now, "dave", MaxWork)
+	}
+	if r := c.Closed(now, "dave"); r == nil {
+		t.Error("one who heeds nothing is heard")
+	}
+	elsewhere := Elsewhere("carol", "too much", 2_000*ms)
+	for range heedlessCalls + 1 {
+		if r := c.Closed(now, "carol"); r != nil {
+			t.Fatal(r)
+		}
+		c.RefusedWork(now, "carol", elsewhere)
+	}
+	if r := c.Closed(now, "carol"); r == nil || r.Error() != "too much" {
+		t.Errorf("one who is refused by another replica: %v", r)
+	}
+	if r := c.Closed(now, "bob"); r != nil {
+		t.Error(r)
+	}
+}
