@@ -56,6 +56,14 @@ func (c *Core[W]) noWork(now int64, u *user[W], r *Refusal) {
 	}
 }
 
+// Away refuses a question about changes by its head, if its user was turned away a moment ago.
+func (c *Core[W]) Away(now int64, name string) *Refusal {
+	if u := c.users[name]; u != nil {
+		return c.away(now, u)
+	}
+	return nil
+}
+
 // NotWorked gives back what Work took for an op that was turned away after it.
 func (c *Core[W]) NotWorked(name string, work int) {
 	u := c.users[name]

@@ -97,7 +97,12 @@ func TestWorkHeedless(t *testing.T) {
 	if r := c.Closed(now, "carol"); r == nil || r.Error() != "too much" {
 		t.Errorf("one who is refused by another replica: %v", r)
 	}
-	if r := c.Closed(now, "bob"); r != nil {
-		t.Error(r)
+	if c.Away(now, "carol") == nil {
+		t.Error("her questions about changes are heard")
+	}
+	for _, r := range []*Refusal{c.Closed(now, "bob"), c.Away(now, "bob"), c.Away(now, "alice")} {
+		if r != nil {
+			t.Error(r)
+		}
 	}
 }
