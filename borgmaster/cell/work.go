@@ -17,8 +17,12 @@ const (
 
 // Work is what it takes to apply an op, beside what its bytes tell: one for each task or
 // alloc that the op makes, changes or ends, or on whose behalf it looks at a machine, and
-// ReadWork. A unit takes a replica one or two microseconds. The spec is not decoded.
+// ReadWork. A unit takes a replica one or two microseconds. The spec is not decoded. A request
+// that was done already is read, and no more.
 func (c *Cell) Work(op *borgpb.Op) int {
+	if c.requests.byID[op.GetRequestId()] != nil {
+		return Elements(op) / elementsPerWork
+	}
 	n := ReadWork(op)
 	switch o := op.GetOp().(type) {
 	case *borgpb.Op_SubmitJob:

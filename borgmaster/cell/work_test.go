@@ -79,6 +79,12 @@ func TestWorkCountsTasks(t *testing.T) {
 	wants(label(borgpb.Labelled_LABELLED_ALLOC_SET, "s"), 5_000)
 	wants(&borgpb.Op{Op: &borgpb.Op_ResizeAllocSet{ResizeAllocSet: &borgpb.ResizeAllocSet{User: "u", Name: "s", Allocs: 1}}}, 5_000)
 	wants(&borgpb.Op{}, 0)
+
+	again := resize(100_000)
+	again.RequestId, again.RequestWallNs = "again", l.wallNs
+	wants(again, 100_000)
+	l.do(again)
+	wants(again, 0)
 }
 
 // TestWorkOfMerging: the work of merging is told from the encoded spec as the check tells it
