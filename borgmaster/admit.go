@@ -192,13 +192,20 @@ func (m *Master) readTurn(ctx context.Context) (leave func(), err error) {
 	return m.admit.turn(ctx, caller.User())
 }
 
-// refusedElsewhere notes that the elected master has no room for a user.
-func (a *admitter) refusedElsewhere(user string, err error) {
-	s := status.Convert(err)
-	if retry := door.RetryAfter(err); retry > 0 {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.core.Close(a.nowNs(), user, admission.Elsewhere(user, s.Message(), int64(retry)))
+// refusedElsewhere notes that the elected master has no room for a user, or none for much
+// work: that is no reason to turn away his small changes.
+func (a *admitter) refusedElsewhere(user string, err error, hasWork bool) {
+	retry := door.RetryAfter(err)
+	if retry <= 0 {
+		return
+	}
+	r := admission.Elsewhere(user, status.Convert(err).Message(), int64(retry))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if hasWork {
+		a.core.RefusedWork(a.nowNs(), user, r)
+	} else {
+		a.core.Close(a.nowNs(), user, r)
 	}
 }
 
@@ -224,6 +231,9 @@ var changes = map[string]bool{
 	"/borgrpc.MasterService/Mutate": true, "/borgrpc.MasterService/Mutations": true, "/borgrpc.MasterService/AddMachine": true,
 	"/borgrpc.IdentityService/Invite": true, "/borgrpc.SecretService/SetSecret": true,
 }
+
+// validateMethod takes as much work as changes do that are refused.
+const validateMethod = "/borgrpc.MasterService/Validate"
 
 // notReads are calls of users that have bounds of their own, or that nobody makes often.
 var notReads = map[string]bool{
@@ -256,6 +266,9 @@ func (m *Master) admitCall(method string, caller identity.Name) error {
 		r = a.core.Closed(a.nowNs(), caller.User())
 	} else {
 		r = a.core.Read(a.nowNs(), caller.User(), readCost(method))
+		if r == nil && method == validateMethod {
+			r = a.core.Away(a.nowNs(), caller.User())
+		}
 	}
 	a.mu.Unlock()
 	if r != nil {

@@ -74,7 +74,7 @@ func (m *Master) mutateOnElected(ctx context.Context, asked *borgpb.Op) (result 
 		func(ctx context.Context, conn *grpc.ClientConn) (*borgpb.Result, error) {
 			resp, err := borgrpc.NewMasterServiceClient(conn).Mutate(ctx, &borgrpc.MutateRequest{Op: asked})
 			if status.Code(err) == codes.ResourceExhausted {
-				m.admit.refusedElsewhere(user, err)
+				m.admit.refusedElsewhere(user, err, m.hasWork(asked))
 			}
 			return resp.GetResult(), err
 		})
@@ -125,27 +125,6 @@ func (m *Master) malformed(op *borgpb.Op) *borgpb.Refusal {
 		return r
 	}
 	return m.checkGateServer(job)
-}
-
-// propose puts what the caller asks for into the log of the elected master, if he
-// may ask for it.
-func (m *Master) propose(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, error) {
-	var op *borgpb.Op
-	var r *borgpb.Refusal
-	var err error
-	m.cfg.Log.View(func(c *cell.Cell) {
-		if err = m.stillBelieves(ctx, c); err == nil {
-			op, r = m.gate.Admit(c, door.Caller(ctx), asked, time.Now().UnixNano())
-		}
-	})
-	if err != nil {
-		return nil, err
-	}
-	if r != nil {
-		m.noteRefusal(ctx, asked, r)
-		return &borgpb.Result{Refusal: r}, nil
-	}
-	return m.place(ctx, op)
 }
 
 // maxOpBytes is what fits into a log entry of 1 MiB, with room for its head and

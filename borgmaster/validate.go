@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"borg/borgmaster/admission"
 	"borg/borgmaster/cell"
 	"borg/identity"
 	"borg/proto/borgpb"
@@ -22,6 +23,16 @@ const maxValidated = 256
 func (a *masterAPI) Validate(ctx context.Context, req *borgrpc.ValidateRequest) (*borgrpc.ValidateResponse, error) {
 	if n := len(req.GetOps()); n < 1 || n > maxValidated {
 		return nil, status.Errorf(codes.InvalidArgument, "%d ops; want 1 to %d", n, maxValidated)
+	}
+	work := 0
+	for _, op := range req.Ops {
+		work += cell.ReadWork(op)
+	}
+	if work > admission.MaxWork {
+		return nil, status.Errorf(codes.InvalidArgument, "to read and merge the specs of the %d ops counts as %d tasks, at most %d may be asked about at once; ask about fewer", len(req.Ops), work, admission.MaxWork)
+	}
+	if err := a.m.chargeWork(ctx, work); err != nil {
+		return nil, err
 	}
 	if err := a.m.readIndex(ctx); err != nil {
 		return nil, err

@@ -114,6 +114,11 @@ type Stats struct {
 type user[W any] struct {
 	name          string
 	writes, reads bucket
+	// Work of the user's changes: the tasks and allocs that they touch.
+	work worked
+	// When large changes are worth another try, as the user was told, and how often that was.
+	workNs   int64
+	workTold int
 	// Until then the user's writes are refused unheard: there is no room for them before.
 	closedNs int64
 	why      *Refusal
@@ -234,7 +239,7 @@ func (c *Core[W]) sweep(now int64) {
 }
 
 func (u *user[W]) idle(now int64) bool {
-	return len(u.queue) == 0 && u.placed == 0 && u.underWay == 0 && !u.turns && int64(u.writes) <= now && int64(u.reads) <= now && u.closedNs <= now
+	return len(u.queue) == 0 && u.placed == 0 && u.underWay == 0 && !u.turns && int64(u.writes) <= now && int64(u.reads) <= now && int64(u.work) <= now && u.closedNs <= now
 }
 
 // Read takes a read of that cost from a user's bucket.

@@ -100,23 +100,19 @@ func (c *Cell) readSpecOf(key JobKey, data []byte, cores bool) (*Spec, *borgpb.R
 	if r := s.cutNeeds(cores); r != nil {
 		return nil, r
 	}
-	c.readings.keep(s, c.format)
+	// Of a trial only a copy of the cell is its own, and others read the map meanwhile.
+	if c.now.trial == nil {
+		c.readings.keep(s, c.format)
+	}
 	return &Spec{reading: s}, nil
 }
 
 // cutNeeds cuts the indices where an override begins or ends and merges the
 // overrides of each run.
 func (s *reading) cutNeeds(cores bool) *borgpb.Refusal {
-	cuts := []uint32{0}
-	for _, o := range s.Proto.Overrides {
-		cuts = append(cuts, o.First)
-		if o.Last < 1<<32-1 {
-			cuts = append(cuts, o.Last+1)
-		}
-	}
-	slices.Sort(cuts)
-	cuts = slices.Compact(cuts)
-	if r := s.checkMergeWork(cuts); r != nil {
+	overrides := overrideSizes(s.Proto)
+	cuts := cutsOf(overrides)
+	if r := s.checkMergeWork(cuts, overrides); r != nil {
 		return r
 	}
 	if r := s.checkEnvs(); r != nil {
@@ -171,19 +167,22 @@ func (s *reading) cutNeeds(cores bool) *borgpb.Refusal {
 
 // checkMergeWork bounds what merging and checking the runs costs: a small spec
 // could otherwise hold up every replica for seconds.
-func (s *reading) checkMergeWork(cuts []uint32) *borgpb.Refusal {
+func (s *reading) checkMergeWork(cuts []uint32, overrides []overrideSize) *borgpb.Refusal {
 	base := s.Proto.Task
-	work := len(cuts) * (1 + len(base.Env) + len(base.Args))
-	for _, o := range s.Proto.Overrides {
-		first, _ := slices.BinarySearch(cuts, o.First)
-		runs, _ := slices.BinarySearch(cuts[first:], o.Last)
-		work += (runs + 1) * (16 + len(base.Env) + len(o.Spec.Env) + len(o.Spec.Args))
-	}
+	work := mergeWork(cuts, len(base.Env), len(base.Args), overrides)
 	if work > maxMergeWork {
 		return limit("spec.overrides", "%d runs of indices with %d arguments and variables each are too much to merge; use fewer or smaller overrides",
 			len(cuts), len(base.Env)+len(base.Args))
 	}
 	return nil
+}
+
+func overrideSizes(p *borgpb.JobSpec) []overrideSize {
+	sizes := make([]overrideSize, 0, len(p.Overrides))
+	for _, o := range p.Overrides {
+		sizes = append(sizes, overrideSize{o.First, o.Last, len(o.Spec.GetEnv()), len(o.Spec.GetArgs())})
+	}
+	return sizes
 }
 
 // checkEnvs range-checks all environments of a spec: merging them makes none wrong.

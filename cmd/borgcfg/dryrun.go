@@ -3,14 +3,17 @@ package main
 import (
 	"google.golang.org/protobuf/proto"
 
+	borgcell "borg/borgmaster/cell"
 	"borg/cfg"
 	"borg/proto/borgpb"
 )
 
 const (
-	// maxValidated and maxValidatedBytes bound what the masters are asked at a time.
+	// maxValidated, maxValidatedBytes and maxValidatedWork bound what the masters are asked at a
+	// time.
 	maxValidated      = 256
 	maxValidatedBytes = 1800 << 10
+	maxValidatedWork  = 200_000
 )
 
 // validate asks the masters whether they would do the steps and ends. The refusal is
@@ -30,9 +33,12 @@ func (s *session) validate(steps []*step, ends []victim) error {
 	for _, v := range ends {
 		ops = append(ops, s.op(v.op()))
 	}
-	n, bytes := 0, 0
-	for n < len(ops) && n < maxValidated && bytes+proto.Size(ops[n]) <= maxValidatedBytes {
-		bytes += proto.Size(ops[n])
+	n, bytes, work := 0, 0, 0
+	for n < len(ops) && n < maxValidated {
+		bytes, work = bytes+proto.Size(ops[n]), work+borgcell.ReadWork(ops[n])
+		if bytes > maxValidatedBytes || work > maxValidatedWork {
+			break
+		}
 		n++
 	}
 	if n < len(ops) {

@@ -1,0 +1,111 @@
+package borgmaster
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"borg/borgmaster/admission"
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+	"borg/proto/door"
+)
+
+// checkedWork is the work of an op above which the elected master checks it before it goes
+// into the log. What is refused there costs each replica as much, and again when it is
+// replayed.
+const checkedWork = 1_000
+
+// propose puts what the caller asks for into the log of the elected master, if he
+// may ask for it.
+func (m *Master) propose(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, error) {
+	var op *borgpb.Op
+	var r *borgpb.Refusal
+	var work int
+	var err error
+	m.cfg.Log.View(func(c *cell.Cell) {
+		if err = m.stillBelieves(ctx, c); err == nil {
+			if op, r = m.gate.Admit(c, door.Caller(ctx), asked, time.Now().UnixNano()); r == nil {
+				work = c.Work(op)
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if r != nil {
+		return m.refused(ctx, asked, r), nil
+	}
+	if err := m.chargeWork(ctx, work); err != nil {
+		return nil, err
+	}
+	result, err := m.checkAndPlace(ctx, asked, op, work)
+	if status.Code(grpcError(err)) == codes.ResourceExhausted {
+		// It had no turn.
+		m.giveWorkBack(ctx, work)
+	}
+	return result, err
+}
+
+// checkAndPlace proposes an op, unless it takes much work and would be refused.
+func (m *Master) checkAndPlace(ctx context.Context, asked, op *borgpb.Op, work int) (*borgpb.Result, error) {
+	if work <= checkedWork {
+		return m.place(ctx, op)
+	}
+	// A refusal must be the latest word, as one in the log is.
+	if err := m.readIndex(ctx); err != nil {
+		return nil, err
+	}
+	var r *borgpb.Refusal
+	err := m.viewMuch(ctx, func(c *cell.Cell) error {
+		r = new(cell.Trial).Check(c, op)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	// The cell's clock stands between entries; where the next one is applied it goes.
+	if r != nil && r.Field != "request_wall_ns" {
+		return m.refused(ctx, asked, r), nil
+	}
+	return m.place(ctx, op)
+}
+
+func (m *Master) refused(ctx context.Context, asked *borgpb.Op, r *borgpb.Refusal) *borgpb.Result {
+	m.noteRefusal(ctx, asked, r)
+	return &borgpb.Result{Refusal: r}
+}
+
+// chargeWork takes work from the budget of the caller's user at this replica. Programs of the
+// cell have no budget.
+func (m *Master) chargeWork(ctx context.Context, work int) error {
+	if !admitted(ctx) {
+		return nil
+	}
+	a := m.admit
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if r := a.core.Work(a.nowNs(), door.Caller(ctx).User(), work); r != nil {
+		return tooMuch(r)
+	}
+	return nil
+}
+
+func (m *Master) giveWorkBack(ctx context.Context, work int) {
+	if !admitted(ctx) {
+		return
+	}
+	a := m.admit
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.core.NotWorked(door.Caller(ctx).User(), work)
+}
+
+// hasWork reports whether an op counts in the budget of work.
+func (m *Master) hasWork(asked *borgpb.Op) bool {
+	work := 0
+	m.cfg.Log.View(func(c *cell.Cell) { work = c.Work(asked) })
+	return work > admission.FreeWork
+}
