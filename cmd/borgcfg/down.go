@@ -46,6 +46,9 @@ func down(s *session) error {
 		}
 		victims = append(victims, v)
 	}
+	if err := s.keepsTenants(victims); err != nil {
+		return err
+	}
 	// Tasks in an alloc would only be evicted when it goes, and wait for it.
 	slices.SortStableFunc(victims, func(a, b victim) int {
 		return boolRank(a.set != nil) - boolRank(b.set != nil)

@@ -259,6 +259,9 @@ func upFiles(s *session) error {
 			return err
 		}
 	}
+	if err := s.tellTenants(ends); err != nil {
+		return err
+	}
 	// What takes their place is there.
 	for _, v := range ends {
 		if err := s.kill(v); err != nil {
