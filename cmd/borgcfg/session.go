@@ -75,7 +75,11 @@ func (s *session) close() {
 // lookup is where the cell may be named.
 func (s *session) lookup() client.Lookup {
 	// A task is told the name of its cell, and where its masters are.
-	return client.Lookup{Flag: s.flag.String("cell"), Env: cmp.Or(s.env("BORG_CELL_FILE"), s.env("BORG_CELL")), Identity: cmp.Or(s.flag.String("identity"), s.env("BORG_IDENTITY"))}
+	env := "BORG_CELL_FILE"
+	if s.env(env) == "" {
+		env = "BORG_CELL"
+	}
+	return client.Lookup{Flag: s.flag.String("cell"), Env: s.env(env), EnvName: env, Identity: cmp.Or(s.flag.String("identity"), s.env("BORG_IDENTITY"))}
 }
 
 // master returns the client, making it when first asked.
