@@ -96,6 +96,53 @@ func TestDocsIndex(t *testing.T) {
 	}
 }
 
+// anchorIn is a link to a heading, of the page itself where no page is named.
+var anchorIn = regexp.MustCompile(`\]\(([^):#]*)#([^)]+)\)`)
+
+// notInAnchor is what is left out of a heading to make its anchor.
+var notInAnchor = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+
+// TestDocsAnchors wants every link to a heading of a page to lead to one.
+func TestDocsAnchors(t *testing.T) {
+	pages, err := filepath.Glob("docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	anchors, texts := make(map[string][]string), make(map[string]string)
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := filepath.Base(page)
+		texts[name] = string(text)
+		for line := range strings.Lines(string(text)) {
+			if heading := strings.TrimLeft(line, "#"); heading != line && strings.HasPrefix(heading, " ") {
+				plain := notInAnchor.ReplaceAllString(strings.ToLower(strings.TrimSpace(heading)), "")
+				anchors[name] = append(anchors[name], strings.ReplaceAll(plain, " ", "-"))
+			}
+		}
+	}
+	found := 0
+	for name, text := range texts {
+		for _, link := range anchorIn.FindAllStringSubmatch(text, -1) {
+			to := link[1]
+			if to == "" {
+				to = name
+			}
+			if _, ok := texts[to]; !ok {
+				continue // a page elsewhere
+			}
+			if found++; !slices.Contains(anchors[to], link[2]) {
+				t.Errorf("docs/%s links to #%s of %s, which has no such heading", name, link[2], to)
+			}
+		}
+	}
+	if found < 10 {
+		t.Errorf("found %d links to headings", found)
+	}
+}
+
 // figureUnits are the units on the page; times are in nanoseconds.
 var figureUnits = map[string]int64{
 	"": 1, "bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "PiB": 1 << 50, "PiB/s": 1 << 50, "milli-cores": 1,

@@ -136,7 +136,8 @@ var imports = map[string]struct {
 	// Bugs that can be planted in a build of its own; in all others it is false.
 	"mutant": {nil, []string{"os", "sync", "time"}},
 
-	"cfg": {[]string{"proto/borgpb", "spelling"}, nil},
+	// borgmaster/cron: a schedule is read as the masters read it.
+	"cfg": {[]string{"borgmaster/cron", "proto/borgpb", "spelling"}, nil},
 	// How fast the machine is at the moment, by a program that does not change.
 	"bench/calibration": {nil, []string{"google.golang.org/grpc"}},
 	// Measured numbers in a file: bench and the simulate command keep them alike.

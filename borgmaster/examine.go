@@ -38,6 +38,7 @@ func (a *masterAPI) Examine(ctx context.Context, _ *borgrpc.ExamineRequest) (*bo
 	v := l.verdict()
 	l.judgePolls(&v)
 	if l.elected() {
+		l.judgeDrains(&v)
 		l.judgePorts(&v)
 		if err := l.judgeBudgets(ctx, &v, door.Caller(ctx)); err != nil {
 			return nil, err
@@ -77,6 +78,26 @@ func (l *look) judgePolls(v *pages.Verdict) {
 	if s := &l.shard; s.Interval > s.RestInterval*lateIntervalPercent/100 {
 		v.Found(pages.Warn, "give the masters more processor, or add a master: borgcfg master grow ADDRESS", "This replica is short of processor: it polls each of its %d machines every %s, and not every %s; its timers fire up to %s late.",
 			s.Share, pages.Span(s.Interval).Text, pages.Span(s.RestInterval).Text, pages.Span(s.Late).Text)
+	}
+}
+
+// judgeDrains says that all machines which are up are draining: what waits goes on waiting.
+func (l *look) judgeDrains(v *pages.Verdict) {
+	draining, open, first := 0, false, ""
+	l.m.cfg.Log.View(func(c *cell.Cell) {
+		for m := range c.Machines() {
+			switch {
+			case !m.Up():
+			case m.Draining():
+				draining, first = draining+1, cmp.Or(first, m.Name())
+			default:
+				open = true
+				return
+			}
+		}
+	})
+	if !open && draining > 0 {
+		v.Found(pages.Warn, "borgcfg machine undrain "+first, "No machine takes tasks: %s up, and all are draining.", pages.Some(int64(draining), "machine")+" "+one(int64(draining), "is", "are"))
 	}
 }
 

@@ -362,11 +362,13 @@ func (c check) maxPer(most map[string]uint32) {
 
 // kindOf checks what depends on the kind of job.
 func (c check) kindOf(j *borgpb.JobSpec) {
-	cron := j.Kind == borgpb.JobKind_JOB_KIND_CRON
+	isCron := j.Kind == borgpb.JobKind_JOB_KIND_CRON
 	switch {
-	case cron && j.Cron.GetSchedule() == "":
+	case isCron && j.Cron.GetSchedule() == "":
 		c.bad("cron", `write cron = cron(schedule = "0 3 * * *")`, "a cron job needs a schedule")
-	case !cron && j.Cron != nil:
+	case isCron:
+		c.cron(j.Cron)
+	case j.Cron != nil:
 		c.bad("cron", `write kind = "cron", or leave it out`, "only a cron job has a schedule")
 	case j.Kind == borgpb.JobKind_JOB_KIND_DAEMON && len(j.Overrides) > 0:
 		c.bad("overrides", "leave them out", "a daemon job has one task per machine that matches; its indices belong to none in particular")

@@ -57,7 +57,11 @@ type NotFoundError struct{ Message string }
 func (e *NotFoundError) Error() string { return e.Message }
 
 // NotAllowedError is an answer that the caller may not do this.
-type NotAllowedError struct{ Message string }
+type NotAllowedError struct {
+	Message string
+	// The caller's certificate was revoked: all calls with it are refused.
+	Revoked bool
+}
 
 func (e *NotAllowedError) Error() string { return e.Message }
 
@@ -199,7 +203,7 @@ func answer(what string, err error) error {
 	case codes.NotFound:
 		return &NotFoundError{s.Message()}
 	case codes.PermissionDenied, codes.Unauthenticated:
-		return &NotAllowedError{s.Message()}
+		return &NotAllowedError{s.Message(), door.IsRevoked(err)}
 	case codes.InvalidArgument, codes.OutOfRange:
 		return &InvalidError{s.Message()}
 	case codes.FailedPrecondition:

@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -115,6 +116,8 @@ type Lookup struct {
 	Flag string
 	// Value of $BORG_CELL.
 	Env string
+	// Name of the environment variable that Env is of, for people; empty: BORG_CELL.
+	EnvName string
 	// Path of the certificate file: the value of --identity, or of
 	// $BORG_IDENTITY. Empty: as the cell file says.
 	Identity string
@@ -220,7 +223,7 @@ func (l Lookup) find() (*Place, error) {
 		return l.named(l.Flag, "--cell")
 	}
 	if l.Env != "" {
-		return l.named(l.Env, "$BORG_CELL")
+		return l.named(l.Env, "$"+cmp.Or(l.EnvName, "BORG_CELL"))
 	}
 	local := filepath.Join(l.Dir, ".borg", "cell.yaml")
 	f, err := ReadCellFile(local)

@@ -17,6 +17,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	// The zones of schedules, wherever this runs.
+	_ "time/tzdata"
 )
 
 // Schedule is a set of times, by the minute. Each field is a set of its values, as bits.
@@ -145,6 +147,40 @@ func (f *field) value(text string) (int, error) {
 		return 0, fmt.Errorf("%q is not in %d to %d", text, f.low, f.top)
 	}
 	return v, nil
+}
+
+// Check reports what is wrong with a schedule that somebody hands in: that it cannot be
+// read, or that no day is ever one of its days, as the 31st of February.
+func Check(text string) error {
+	s, err := Parse(text)
+	if err != nil {
+		return err
+	}
+	if !s.comes() {
+		return &ParseError{Text: text, Len: len(text), Message: "it never runs: there is no such day"}
+	}
+	return nil
+}
+
+// comes reports whether any day is one of the schedule's days. In these 28 years each day
+// of the year is each day of the week, the leap day too.
+func (s *Schedule) comes() bool {
+	for on := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC); on.Year() < 2028; on = on.AddDate(0, 0, 1) {
+		if s.onDay(on) {
+			return true
+		}
+	}
+	return false
+}
+
+// Zone reads the name of a time zone; the empty name is UTC.
+func Zone(name string) (*time.Location, error) {
+	zone, err := time.LoadLocation(name)
+	if err != nil || name == "Local" {
+		// Local is the zone of whichever machine reads it.
+		return nil, fmt.Errorf("there is no time zone %q; want a name such as Europe/Zurich", name)
+	}
+	return zone, nil
 }
 
 // longest is how far ahead a time is looked for: leap days are eight years apart at most.

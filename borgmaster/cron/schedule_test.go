@@ -94,6 +94,27 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
+// TestCheck holds what is refused of a schedule that can be read.
+func TestCheck(t *testing.T) {
+	for text, want := range map[string]string{
+		"0 3 * * *": "", "@yearly": "", "0 0 29 2 *": "", "0 0 31 * *": "", "0 0 31 2 mon": "",
+		// The leap day is on a Saturday or Sunday once in 28 years.
+		"0 0 29 2 */6": "",
+		"0 0 31 2 *":   "never runs", "* * 30 2 *": "never runs", "0 0 31 2,4,jun,9,11 *": "never runs", "0 0 31 2 */2": "never runs",
+		"99 * * * *": "is not in 0 to 59",
+	} {
+		err := Check(text)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("Check(%q): %v, want %q", text, err, want)
+		}
+	}
+	for name, good := range map[string]bool{"": true, "UTC": true, "Europe/Zurich": true, "Europe/Zurik": false, "Local": false, "../etc": false} {
+		if _, err := Zone(name); (err == nil) != good {
+			t.Errorf("Zone(%q): %v, want one: %v", name, err, good)
+		}
+	}
+}
+
 // zones are the names that this machine's Go knows.
 func zones(t testing.TB) (names []string) {
 	data, err := os.ReadFile("testdata/zones.txt")

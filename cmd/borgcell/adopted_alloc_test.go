@@ -38,7 +38,7 @@ func TestAdoptedJobHasItsAllocsByIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(c.dir, "cell.ckpt")
-	c.must(t, "borgmaster", "checkpoint", "save", "--from", c.masterAddr(elected), file)
+	c.must(t, "borgmaster", "checkpoint", "save", "--force", "--from", c.masterAddr(elected), file)
 	authority := c.keepPapers(t)
 
 	inside := func(byIndex bool) *borgpb.JobSpec {

@@ -123,7 +123,7 @@ func (h *haystack) lookAtProcesses(l layout, needles []needle) {
 func (h *haystack) lookAtCheckpoint(c *Cell, needles []needle) {
 	h.t.Helper()
 	path := filepath.Join(filepath.Dir(c.dir), "canary.ckpt")
-	h.run(c, nil, needles, "borgmaster", "checkpoint", "save", "--from", c.masterAddr(1), path)
+	h.run(c, nil, needles, "borgmaster", "checkpoint", "save", "--force", "--from", c.masterAddr(1), path)
 	h.run(c, nil, needles, "fauxmaster", "show", path)
 	h.run(c, nil, needles, "fauxmaster", "show", "-o", "json", path)
 	data, err := os.ReadFile(path)

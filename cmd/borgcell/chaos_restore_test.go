@@ -26,7 +26,7 @@ func TestCellIsRestored(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(c.dir, "cell.ckpt")
-	c.must(t, "borgmaster", "checkpoint", "save", "--from", c.masterAddr(elected), file)
+	c.must(t, "borgmaster", "checkpoint", "save", "--force", "--from", c.masterAddr(elected), file)
 	authority := c.keepPapers(t)
 
 	// The cell goes on: tasks move, and there is a job more.

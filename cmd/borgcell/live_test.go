@@ -144,7 +144,7 @@ func TestExtensionsComeBack(t *testing.T) {
 	elected := c.restartElected(t)
 	same("after a fail-over", job("kept").Spec.Extensions, spec.Extensions)
 	path := filepath.Join(dir, "kept.ckpt")
-	c.must(t, "borgmaster", "checkpoint", "save", "--from", c.masterAddr(elected), path)
+	c.must(t, "borgmaster", "checkpoint", "save", "--force", "--from", c.masterAddr(elected), path)
 	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

@@ -72,6 +72,11 @@ func waitFlag(usage string) ucli.Flag {
 	return &ucli.BoolFlag{DisableDefaultText: true, Name: "wait", Usage: usage}
 }
 
+// yesFlag is of commands that refuse what is mostly a mistake.
+func yesFlag(usage string) ucli.Flag {
+	return &ucli.BoolFlag{DisableDefaultText: true, Name: "yes", Usage: usage}
+}
+
 func reasonFlag() ucli.Flag {
 	return &ucli.StringFlag{Name: "reason", Usage: "`WHY`, for the record"}
 }
@@ -162,7 +167,8 @@ func jobCommands(con *console) []*ucli.Command {
 			reasonFlag(), waitFlag("wait until it runs; for batch jobs, until it has finished"))...),
 		updateCommand(con, with(fileFlags(), exactFlag(), reasonFlag(), waitFlag("watch it roll until it is done (default on a terminal)"))),
 		command(con, "resize", "change the number of tasks of a job, or of allocs of an alloc set", "JOB|ALLOCSET N", 2, 2, resizeJob, reasonFlag(), waitFlag("wait until it has that many")),
-		command(con, "down", "end jobs and alloc sets", "FILE|JOB...", 1, -1, down, with(fileFlags(), reasonFlag(), waitFlag("wait until the last process is gone"))...),
+		command(con, "down", "end jobs and alloc sets", "FILE|JOB...", 1, -1, down, with(fileFlags(), reasonFlag(), waitFlag("wait until the last process is gone"),
+			yesFlag("end alloc sets also when jobs run in them that are to go on"))...),
 		cronCommands(con),
 		command(con, "note", "(in a task) tell people what you are at; no text: nothing any more", "[TEXT]", 0, 1, setNote,
 			&ucli.StringSliceFlag{Name: "annotation", Usage: "`KEY=VALUE` for programs; may be repeated"}),
@@ -232,7 +238,8 @@ func userCommands(con *console) []*ucli.Command {
 		group("user", "the users of the cell",
 			command(con, "add", "make a token with which somebody becomes a user, once", "USER", 1, 1, userAdd, reasonFlag()),
 			command(con, "list", "list the users who were granted or revoked something", "", 0, 0, userList, outputFlag()),
-			command(con, "revoke", "make all certificates that a user has worthless", "USER", 1, 1, userRevoke, reasonFlag())),
+			command(con, "revoke", "make all certificates that a user has worthless", "USER", 1, 1, userRevoke, reasonFlag(),
+				yesFlag("also your own, which locks you out"))),
 		quotaCommands(con),
 		secretCommands(con),
 		volumeCommands(con),

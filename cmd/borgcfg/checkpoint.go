@@ -18,7 +18,7 @@ func checkpointCommands(con *console) *ucli.Command {
 	return group("checkpoint", "the whole cell as a file, as it is and as it was",
 		command(con, "get", "write a checkpoint of the cell to a file: of now, or one that a master has kept", "FILE", 1, 1, checkpointGet,
 			&ucli.Uint64Flag{Name: "index", Usage: "the newest that a master has kept of log index `N` or before"},
-			&ucli.StringFlag{Name: "at", Usage: "the newest that a master has kept of `TIME` or before: 2h, 3d, or 2026-11-21T22:00:00Z"}),
+			&ucli.StringFlag{Name: "at", Usage: "the newest that a master has kept of `TIME` or before: 2h, 3d, or 2026-11-21T22:00:00Z"}, cli.ForceFlag()),
 		command(con, "list", "list the checkpoints and the change logs that the masters have kept", "", 0, 0, checkpointList, outputFlag()))
 }
 
@@ -88,6 +88,10 @@ func checkpointGet(s *session) (err error) {
 	if s.flag.IsSet("index") && (req.Index == 0 || req.WallTimeNs != 0) {
 		return cli.Errorf(cli.Usage, "want one of --index, from 1, and --at")
 	}
+	path := s.args[0]
+	if err := cli.NewFile(path, s.flag.Bool("force")); err != nil {
+		return err
+	}
 	m, err := s.master()
 	if err != nil {
 		return err
@@ -98,7 +102,6 @@ func checkpointGet(s *session) (err error) {
 			return err
 		}
 	}
-	path := s.args[0]
 	// Finished files only: it is written beside and renamed.
 	partial := path + ".partial"
 	f, err := os.OpenFile(partial, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)

@@ -46,6 +46,9 @@ func down(s *session) error {
 		}
 		victims = append(victims, v)
 	}
+	if err := s.keepsTenants(victims); err != nil {
+		return err
+	}
 	// Tasks in an alloc would only be evicted when it goes, and wait for it.
 	slices.SortStableFunc(victims, func(a, b victim) int {
 		return boolRank(a.set != nil) - boolRank(b.set != nil)
@@ -58,14 +61,7 @@ func down(s *session) error {
 	if !s.flag.Bool("wait") {
 		return nil
 	}
-	for _, v := range victims {
-		if v.job != nil {
-			if err := s.waitGone(v.jobName); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return s.waitAllGone(victims)
 }
 
 func boolRank(b bool) int {
@@ -202,11 +198,29 @@ func (v *victim) op() *borgpb.Op {
 	return &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: v.user, Name: v.name}}}
 }
 
+// waitAllGone waits until no copy of any of the jobs is left.
+func (s *session) waitAllGone(victims []victim) error {
+	var jobs []jobName
+	again := "borgcfg down --wait"
+	for _, v := range victims {
+		if v.job != nil {
+			jobs = append(jobs, v.jobName)
+			again += " " + s.short(v.user, v.name)
+		}
+	}
+	for _, n := range jobs {
+		if err := s.waitGone(n, again); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // waitGone waits until no copy of a job is left.
-func (s *session) waitGone(n jobName) error {
+func (s *session) waitGone(n jobName, again string) error {
 	var last string
 	name := s.short(n.user, n.name)
-	return s.poll(name, "borgcfg down --wait "+name, func() (bool, error) {
+	return s.poll(name, again, func() (bool, error) {
 		resp, err := s.client.GetJob(s.ctx, &borgrpc.GetJobRequest{User: n.user, Name: n.name})
 		var missing *client.NotFoundError
 		if errors.As(err, &missing) {

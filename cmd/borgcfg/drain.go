@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -28,6 +29,7 @@ func machineDrain(s *session) error {
 		return err
 	}
 	var first error
+	drained := false
 	for _, name := range names {
 		err := s.mutateMachineNamed(name, &borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{
 			Name: name, Drain: true, DeadlineNs: int64(deadline), Now: s.flag.Bool("now"), GiveUpVolumes: s.flag.Bool("give-up-volumes"),
@@ -39,11 +41,36 @@ func machineDrain(s *session) error {
 		case first == nil:
 			first = err
 		}
+		drained = drained || err == nil
+	}
+	if drained {
+		s.tellNoneLeft()
 	}
 	if first != nil || !s.flag.Bool("wait") {
 		return first
 	}
 	return s.waitForEmpty(names)
+}
+
+// tellNoneLeft warns when no machine is left that takes tasks, and says how many tasks will
+// wait then. The drain is done, whether or not that can be told.
+func (s *session) tellNoneLeft() {
+	resp, err := s.client.ListMachines(s.ctx, &borgrpc.ListMachinesRequest{})
+	if err != nil {
+		return
+	}
+	tasks, first := uint32(0), ""
+	for _, m := range resp.Machines {
+		st := m.GetStatus()
+		if !st.GetDraining() && st.GetState() != borgpb.MachineState_MACHINE_STATE_DOWN {
+			return
+		}
+		if st.GetDraining() {
+			tasks, first = tasks+st.GetTasks(), cmp.Or(first, m.GetMeta().GetName())
+		}
+	}
+	s.progress("warning: no machine is left that takes tasks: %s will wait, and what waits now; one takes tasks again with: borgcfg machine undrain %s",
+		plural(tasks, "task")+" still there", first)
 }
 
 // machinesToDrain are those that are named, or selected.

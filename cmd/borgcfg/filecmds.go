@@ -26,7 +26,7 @@ func fileCommands(con *console) *ucli.Command {
 	g := group("file", "small files that the cell keeps for you and your tasks",
 		command(con, "ls", "list files: those below a name, or all", "[FILE]", 0, 1, fileList, outputFlag()),
 		command(con, "get", "print a file, byte for byte", "FILE", 1, 1, fileGet, outputFlag(),
-			&ucli.StringFlag{Name: "out", Usage: "write it to `PATH` instead"}),
+			&ucli.StringFlag{Name: "out", Usage: "write it to `PATH` instead"}, cli.ForceFlag()),
 		command(con, "put", "write a file, whole", "FILE", 1, 1, filePut, reasonFlag(), outputFlag(),
 			&ucli.StringFlag{Name: "from", Value: "-", Usage: "`PATH` of its content; -: standard input"},
 			ifVersion("only if it has this `VERSION`; 0: only if it is not there")),
@@ -143,6 +143,11 @@ func fileGet(s *session) error {
 	user, name, err := s.file(s.args[0])
 	if err != nil {
 		return err
+	}
+	if to := s.flag.String("out"); to != "" {
+		if err := cli.NewFile(to, s.flag.Bool("force")); err != nil {
+			return err
+		}
 	}
 	m, err := s.master()
 	if err != nil {

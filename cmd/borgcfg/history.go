@@ -40,7 +40,7 @@ func eventsCommand(con *console) *ucli.Command {
 		command(con, "export", "write what happened as tables, in the schema of Google's trace of 2019", "DIRECTORY", 1, 1, eventsExport,
 			&ucli.StringFlag{Name: "since", Usage: "from `TIME` on: 2h, 30d, or 2026-11-21T22:00:00Z (default: all that is kept)"},
 			&ucli.StringFlag{Name: "until", Usage: "before `TIME`"},
-			&ucli.StringFlag{Name: "format", Value: string(export.Parquet), Usage: "`FORMAT` of the files: parquet, json or csv"}),
+			&ucli.StringFlag{Name: "format", Value: string(export.Parquet), Usage: "`FORMAT` of the files: parquet, json or csv"}, cli.ForceFlag()),
 	}
 	return c
 }
@@ -209,6 +209,9 @@ func eventsExport(s *session) error {
 	format := export.Format(s.flag.String("format"))
 	if format != export.Parquet && format != export.JSON && format != export.CSV {
 		return cli.Errorf(cli.Usage, "there is no format %q", format).Hint("use --format parquet, json or csv")
+	}
+	if err := cli.NewFiles(s.args[0], "*."+string(format), s.flag.Bool("force")); err != nil {
+		return err
 	}
 	req, err := s.historyRequest()
 	if err != nil {

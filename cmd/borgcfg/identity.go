@@ -278,7 +278,10 @@ func userRevoke(s *session) error {
 	again := "borgcfg user add " + s.args[0]
 	if s.isSelf(s.args[0]) {
 		// Who is not let in can let nobody in.
-		again = "another admin types " + again + ", or on the machine of a master: borgmaster login --dir DIRECTORY --user " + s.args[0]
+		if again = s.wayBack(s.args[0]); !s.flag.Bool("yes") {
+			return cli.Errorf(cli.Refused, "you are user %s: without certificates you are let in no more", s.args[0]).
+				Hint("if that is meant: borgcfg user revoke --yes %s\nthe way back is then:\n%s", s.args[0], again)
+		}
 	}
 	return s.change(op, "user %s: all certificates issued so far are worthless; let in again: %s", s.args[0], again)
 }

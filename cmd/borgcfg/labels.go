@@ -125,6 +125,13 @@ func (s *session) relabel(o *borgpb.SetLabels, what string) error {
 		}
 		o.User, o.Name = n.user, n.name
 	}
+	name := o.Name
+	if o.User != "" {
+		name = s.short(o.User, o.Name)
+	}
+	if err := s.hasRemoved(s.args[0]+" "+name, o); err != nil {
+		return err
+	}
 	m, err := s.master()
 	if err != nil {
 		return err
@@ -139,11 +146,7 @@ func (s *session) relabel(o *borgpb.SetLabels, what string) error {
 	case err != nil:
 		return err
 	}
-	name := o.Name
-	if o.User != "" {
-		name = s.short(o.User, o.Name)
-	}
-	s.say("%s %s: %s changed", s.args[0], name, what)
+	s.say("%s %s: %s changed: %s", s.args[0], name, what, changedWords(s.args[2:]))
 	s.tellShare(o.SetLabels)
 	return nil
 }

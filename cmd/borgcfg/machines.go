@@ -242,7 +242,15 @@ func machineSet(s *session) error {
 	if err := constrainable(slices.Collect(maps.Keys(set.SetAttributes))); err != nil {
 		return err
 	}
-	return s.mutateMachine(&borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: set}}, "changed")
+	return s.changeMachine(set)
+}
+
+// changeMachine makes the changes that the arguments after the name say.
+func (s *session) changeMachine(set *borgpb.SetMachine) error {
+	if err := s.machineHasRemoved(set); err != nil {
+		return err
+	}
+	return s.mutateMachine(&borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: set}}, "changed: "+changedWords(s.args[1:]))
 }
 
 // machineTaint changes the taints of a machine.
@@ -262,7 +270,7 @@ func machineTaint(s *session) error {
 		}
 		set.SetTaints = append(set.SetTaints, t)
 	}
-	return s.mutateMachine(&borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: set}}, "changed")
+	return s.changeMachine(set)
 }
 
 // constrainable refuses attributes that no constraint in a job file could name.

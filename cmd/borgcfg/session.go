@@ -74,7 +74,11 @@ func (s *session) close() {
 // lookup is where the cell may be named.
 func (s *session) lookup() client.Lookup {
 	// A task is told the name of its cell, and where its masters are.
-	return client.Lookup{Flag: s.flag.String("cell"), Env: cmp.Or(s.env("BORG_CELL_FILE"), s.env("BORG_CELL")), Identity: cmp.Or(s.flag.String("identity"), s.env("BORG_IDENTITY"))}
+	env := "BORG_CELL_FILE"
+	if s.env(env) == "" {
+		env = "BORG_CELL"
+	}
+	return client.Lookup{Flag: s.flag.String("cell"), Env: s.env(env), EnvName: env, Identity: cmp.Or(s.flag.String("identity"), s.env("BORG_IDENTITY"))}
 }
 
 // master returns the client, making it when first asked.
@@ -237,10 +241,12 @@ func (s *session) explain(err error) error {
 		e.Code, e.Next = refusalCode(refused.Refusal.Kind), refusalHint(refused.Refusal)
 	case errors.As(err, &notFound):
 		e.Code, e.Next = cli.NotFound, "see what there is: borgcfg status"
+	case errors.As(err, &notAllowed) && notAllowed.Revoked && s.source != nil:
+		e.Code, e.Next = cli.NotAllowed, s.wayBack(s.source.Name().ID)
 	case errors.As(err, &notAllowed), errors.As(err, &distrusted):
 		e.Code = cli.NotAllowed
 	case errors.As(err, &expired):
-		e.Code, e.Next = cli.NotAllowed, fmt.Sprintf("it cannot renew itself any more; an admin makes a token: borgcfg user add %s\nwith it: borgcfg login TOKEN\non the machine of a master: borgmaster login --dir DIRECTORY", expired.Name.ID)
+		e.Code, e.Next = cli.NotAllowed, "it cannot renew itself any more; "+s.wayBack(expired.Name.ID)
 	case errors.As(err, &nobody):
 		e.Code, e.Next = cli.NotAllowed, "log in: borgcfg login TOKEN, with a token that an admin makes\nor name the file of a certificate that you have: --identity FILE, or $BORG_IDENTITY\non the machine of a master: borgmaster login --dir DIRECTORY"
 	case errors.As(err, &invalid), errors.As(err, &state):

@@ -86,6 +86,10 @@ func (s *session) printStatus(m *client.Client, c *borgrpc.GetCellResponse, resp
 		}
 	}
 	if len(resp.Jobs) == 0 {
+		if selector := s.flag.String("selector"); selector != "" {
+			s.progress("no job has the labels %s; all jobs: borgcfg status", selector)
+			return nil
+		}
 		s.progress("no jobs yet; try: borgcfg up FILE")
 		return nil
 	}

@@ -76,3 +76,32 @@ func (s *session) typedError(err error) error {
 	typed.What, typed.Next, typed.Err = s.typed(e.What), s.typed(e.Next), err
 	return &typed
 }
+
+// sameFiles are the files of a command, with the flags that say how they are read.
+func (s *session) sameFiles() string {
+	words := make([]string, len(s.args))
+	for i, name := range s.args {
+		words[i] = cli.Quote(name)
+	}
+	return s.sameFlags() + strings.Join(words, " ")
+}
+
+// sameFlags are the flags of a command that decide what its files say and what becomes of
+// them, each followed by a blank. --again is not one of them: a command that is typed once
+// more to watch must not run a finished job once more.
+func (s *session) sameFlags() string {
+	var b strings.Builder
+	for _, set := range s.flag.StringSlice("set") {
+		b.WriteString("--set " + cli.Quote(set) + " ")
+	}
+	if root := s.flag.String("root"); root != "" {
+		b.WriteString("--root " + cli.Quote(root) + " ")
+	}
+	if s.flag.Bool("exactly") {
+		b.WriteString("--exactly ")
+	}
+	if selector := s.flag.String("prune"); selector != "" {
+		b.WriteString("--prune " + cli.Quote(selector) + " ")
+	}
+	return b.String()
+}

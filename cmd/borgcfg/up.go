@@ -111,7 +111,7 @@ func (s *session) planJob(m *client.Client, st *step) error {
 	case st.Job.Kind != resp.Job.GetSpec().GetKind():
 		name := s.short(st.User, st.Name)
 		return cli.Errorf(cli.Refused, "job %s is a %s job, and the file makes it a %s job; the kind of a job cannot change", st.Key(), word(resp.Job.Spec.Kind), word(st.Job.Kind)).
-			Hint("end it, then create it anew:\nborgcfg down --wait %s && borgcfg up %s", name, st.file.Path)
+			Hint("end it, then create it anew:\nborgcfg down --wait %s && borgcfg up %s", name, s.sameFlags()+cli.Quote(st.file.Path))
 	default:
 		st.action = change
 	}
@@ -148,7 +148,7 @@ func (s *session) planAllocSet(m *client.Client, st *step) error {
 		st.action = change
 	default:
 		return cli.Errorf(cli.Refused, "alloc set %s differs from the file, and a cell of a format before 10 does not change alloc sets", st.Key()).
-			Hint("end it and what runs in it, then create it anew:\nborgcfg down %s && borgcfg up %s", s.short(st.User, st.Name), st.file.Path)
+			Hint("end it and what runs in it, then create it anew:\nborgcfg down %s && borgcfg up %s", s.short(st.User, st.Name), s.sameFlags()+cli.Quote(st.file.Path))
 	}
 	return nil
 }
@@ -231,27 +231,6 @@ func diffFiles(s *session) error {
 	return nil
 }
 
-// sameFiles are the files of a command, with the flags that say how they are read.
-func (s *session) sameFiles() string {
-	var words []string
-	for _, set := range s.flag.StringSlice("set") {
-		words = append(words, "--set", cli.Quote(set))
-	}
-	if root := s.flag.String("root"); root != "" {
-		words = append(words, "--root", cli.Quote(root))
-	}
-	if s.flag.Bool("exactly") {
-		words = append(words, "--exactly")
-	}
-	if selector := s.flag.String("prune"); selector != "" {
-		words = append(words, "--prune", cli.Quote(selector))
-	}
-	for _, name := range s.args {
-		words = append(words, cli.Quote(name))
-	}
-	return strings.Join(words, " ")
-}
-
 func upFiles(s *session) error {
 	objects, err := s.evaluateAll(s.args)
 	if err != nil {
@@ -280,6 +259,9 @@ func upFiles(s *session) error {
 			return err
 		}
 	}
+	if err := s.tellTenants(ends); err != nil {
+		return err
+	}
 	// What takes their place is there.
 	for _, v := range ends {
 		if err := s.kill(v); err != nil {
@@ -290,7 +272,7 @@ func upFiles(s *session) error {
 	if s.flag.Bool("wait") {
 		for _, st := range steps {
 			if st.Kind == cfg.KindJob && !misfits[st.Key()] {
-				if err := s.follow(jobName{st.User, st.Name}, "borgcfg up --wait "+strings.Join(s.args, " ")); err != nil {
+				if err := s.follow(jobName{st.User, st.Name}, "borgcfg up --wait "+s.sameFiles()); err != nil {
 					return err
 				}
 			}
@@ -406,7 +388,7 @@ func updateFile(s *session) error {
 		if st.job != nil || st.allocs != nil {
 			what = fmt.Sprintf("%s %s is dead", st.Kind, st.Key())
 		}
-		return cli.Errorf(cli.NotFound, "%s", what).Hint("create it: borgcfg up %s", s.args[0])
+		return cli.Errorf(cli.NotFound, "%s", what).Hint("create it: borgcfg up %s", s.sameFiles())
 	}
 	for _, st := range steps {
 		if err := s.apply(st); err != nil {
@@ -423,7 +405,7 @@ func updateFile(s *session) error {
 	}
 	for _, st := range steps {
 		if st.Kind == cfg.KindJob && !misfits[st.Key()] {
-			if err := s.follow(jobName{st.User, st.Name}, "borgcfg update --wait "+strings.Join(s.args, " ")); err != nil {
+			if err := s.follow(jobName{st.User, st.Name}, "borgcfg update --wait "+s.sameFiles()); err != nil {
 				return err
 			}
 		}

@@ -44,7 +44,13 @@ func why(s *session) error {
 	if s.out.format == "name" {
 		return s.out.names([]string{taskName(job.user, job.name, index)})
 	}
-	return s.tellWhy(fmt.Sprintf("%s/%d", s.short(job.user, job.name), index), resp)
+	if err := s.tellWhy(fmt.Sprintf("%s/%d", s.short(job.user, job.name), index), resp); err != nil {
+		return err
+	}
+	if resp.GetTask().GetStatus().GetState() == borgpb.State_STATE_PENDING {
+		s.tellSetGone(job)
+	}
+	return nil
 }
 
 // tellWhy prints why a task waits, or what its place was chosen for.
@@ -107,20 +113,7 @@ func (s *session) whyAll(arg string) error {
 		}
 		return s.out.names(names)
 	case len(waiting) == 0:
-		if dead, err := s.whyDead(job); dead || err != nil {
-			return err
-		}
-		name := s.short(job.user, job.name)
-		fmt.Fprintf(s.stdout, "%s: none of %d waits for a place\n", name, total)
-		tasks, err := s.client.ListAllTasks(s.ctx, &borgrpc.ListTasksRequest{User: job.user, Name: job.name}, 0)
-		if err != nil {
-			return err
-		}
-		if n, example := inBackoff(name, tasks.Tasks); n > 0 {
-			s.say("%s to be started again: %s", plural(int(n), "task")+" "+verb(n, "waits", "wait"), example)
-		}
-		s.progress("what the place of one was chosen for: borgcfg why %s/0", s.short(job.user, job.name))
-		return nil
+		return s.noneWaits(job, total)
 	}
 	for i, g := range groups {
 		if i > 0 {
@@ -133,6 +126,42 @@ func (s *session) whyAll(arg string) error {
 	if more := len(waiting) - len(asked); more > 0 {
 		s.progress("%d more wait; ask about one of them: borgcfg why %s/%d", more, s.short(job.user, job.name), waiting[mostAsked])
 	}
+	s.tellSetGone(job)
+	return nil
+}
+
+// noneWaits says how those are of which none waits for a place: the tasks of a job, the
+// allocs of a set, or the runs of a cron job, which has no tasks of its own.
+func (s *session) noneWaits(n jobName, total int) error {
+	v, err := s.find(n)
+	if err != nil {
+		return err
+	}
+	name := s.short(n.user, n.name)
+	switch {
+	case v.set.GetStatus().GetState() == borgpb.State_STATE_DEAD:
+		s.say("%s: the alloc set has ended", name)
+		s.progress("who ended it: borgcfg audit %s; make it again: borgcfg up FILE", name)
+		return nil
+	case v.job.GetStatus().GetCron() != nil && v.job.GetStatus().GetState() != borgpb.State_STATE_DEAD:
+		s.say("%s", cronVerdict(v.job, name))
+		s.progress("its runs are jobs of their own: borgcfg status %s", name)
+		return nil
+	}
+	if dead, err := s.whyDead(n); dead || err != nil {
+		return err
+	}
+	s.say("%s: none of %d waits for a place", name, total)
+	if v.job != nil {
+		tasks, err := s.client.ListAllTasks(s.ctx, &borgrpc.ListTasksRequest{User: n.user, Name: n.name}, 0)
+		if err != nil {
+			return err
+		}
+		if k, example := inBackoff(name, tasks.Tasks); k > 0 {
+			s.say("%s to be started again: %s", plural(int(k), "task")+" "+verb(k, "waits", "wait"), example)
+		}
+	}
+	s.progress("what the place of one was chosen for: borgcfg why %s/0", name)
 	return nil
 }
 

@@ -26,7 +26,7 @@ func checkpointCommand() *ucli.Command {
 				Flags: []ucli.Flag{
 					&ucli.StringFlag{Name: "from", Usage: "`ADDRESS` of a replica that runs"},
 					&ucli.StringFlag{Name: "cell", Usage: "with --from: `CELL` whose file names the certificate to show (default: as borgcfg finds it)"},
-					identityFlag(),
+					identityFlag(), cli.ForceFlag(),
 				},
 				Action: saveCheckpoint},
 			{Name: "list", Usage: "list what a directory has kept of the past: that of a replica, or one with copies of its files", ArgsUsage: "DIRECTORY", Action: listArchive},
@@ -53,6 +53,9 @@ func saveCheckpoint(ctx *ucli.Context) error {
 	if path == "" || ctx.NArg() > 2 || (ctx.NArg() == 2) == ctx.IsSet("from") {
 		return cli.Errorf(cli.Usage, "want the directory or the address of a replica, and a file to write").
 			Hint("borgmaster checkpoint save DIRECTORY FILE\nborgmaster checkpoint save --from HOST:PORT FILE")
+	}
+	if err := cli.NewFile(path, ctx.Bool("force")); err != nil {
+		return err
 	}
 	var what, warning string
 	err := writeWhole(path, func(w io.Writer) (err error) {

@@ -31,6 +31,7 @@ func editCommand() *ucli.Command {
 			"means is in docs/format-cell-records.md. See docs/restore.md.",
 		Flags: []ucli.Flag{
 			&ucli.StringFlag{Name: "dump", Usage: "write the records to `FILE`; - is standard output"},
+			cli.ForceFlag(),
 			&ucli.StringFlag{Name: "load", Usage: "read the records from `FILE`; - is standard input"},
 			&ucli.StringFlag{Name: "to", Usage: "with --load: the `FILE` of the new checkpoint"},
 		},
@@ -75,6 +76,9 @@ func dumpCheckpoint(ctx *ucli.Context, path, to string) error {
 	if to == "-" {
 		err = write(ctx.App.Writer)
 	} else {
+		if err := cli.NewFile(to, ctx.Bool("force")); err != nil {
+			return err
+		}
 		err = writeWhole(to, write)
 	}
 	if err != nil {

@@ -26,6 +26,7 @@ func exportCommand() *ucli.Command {
 		Flags: []ucli.Flag{
 			&ucli.StringFlag{Name: "format", Value: string(export.CSV), Usage: "`FORMAT`: csv, parquet, or google2019 (the event tables of Google's trace of 2019, as JSON)"},
 			&ucli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`DIRECTORY` for the tables; made if it is not there"},
+			cli.ForceFlag(),
 			atFlag("of an archive up to which events are told (default: its end)"),
 		},
 		Action: exportCell,
@@ -50,6 +51,9 @@ func exportCell(ctx *ucli.Context) error {
 	info, err := os.Stat(path)
 	if err != nil {
 		return pastError(path, err)
+	}
+	if err := cli.NewFiles(dir, "*."+string(eventFormat(format)), ctx.Bool("force")); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return cli.Errorf(cli.Failed, "make the directory: %w", err)

@@ -207,15 +207,15 @@ func TestGoogle2019Mistakes(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		code, stdout, errs := ask(t, "import", "google2019", dir, "-o", out)
+		code, stdout, errs := ask(t, "import", "google2019", dir, "--force", "-o", out)
 		if code != c.code || !strings.Contains(stdout+errs, c.want) {
 			t.Errorf("%v: exit code %d, %s%s; want %d and %q", c.files, code, stdout, errs, c.code, c.want)
 		}
 	}
-	if code, _, errs := ask(t, "import", "google2019", filepath.Join(dir, "none"), "-o", out); code != cli.NotFound || !strings.Contains(errs, "none") {
+	if code, _, errs := ask(t, "import", "google2019", filepath.Join(dir, "none"), "--force", "-o", out); code != cli.NotFound || !strings.Contains(errs, "none") {
 		t.Errorf("no directory: exit code %d, %s", code, errs)
 	}
-	if code, _, errs := ask(t, "import", "google2019", "-o", out); code != cli.Usage || !strings.Contains(errs, "collection_events and instance_events") {
+	if code, _, errs := ask(t, "import", "google2019", "--force", "-o", out); code != cli.Usage || !strings.Contains(errs, "collection_events and instance_events") {
 		t.Errorf("no argument: exit code %d, %s", code, errs)
 	}
 }

@@ -28,7 +28,9 @@ func importCommand() *ucli.Command {
 	out := &ucli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "the checkpoint `FILE` to make"}
 	usage := &ucli.StringSliceFlag{Name: "usage", Usage: "`FILE` of what tasks used, in the columns of the sample of Google's trace of 2019, may be repeated: tasks that run reserve what a drawn task of their tier would"}
 	setting := &ucli.StringFlag{Name: "reservations", Usage: "with --usage, how much is kept beyond what is used: conservative, medium, aggressive (default: medium)"}
-	flags := func(more ...ucli.Flag) []ucli.Flag { return append([]ucli.Flag{out, usage, setting}, more...) }
+	flags := func(more ...ucli.Flag) []ucli.Flag {
+		return append([]ucli.Flag{out, cli.ForceFlag(), usage, setting}, more...)
+	}
 	return &ucli.Command{
 		Name:  "import",
 		Usage: "make a checkpoint of a cell that somebody else ran",
@@ -162,6 +164,9 @@ func importWith(ctx *ucli.Context, kind string, read func() (*trace.Cell, error)
 	out := ctx.String("output")
 	if out == "" {
 		return cli.Errorf(cli.Usage, "where is the checkpoint to go?").Hint("add -o FILE")
+	}
+	if err := cli.NewFile(out, ctx.Bool("force")); err != nil {
+		return err
 	}
 	use, err := drawnUse(ctx)
 	if err != nil {

@@ -19,6 +19,7 @@ func sampleCommand() *ucli.Command {
 		ArgsUsage: "CHECKPOINT|ARCHIVE",
 		Flags: []ucli.Flag{
 			&ucli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "the checkpoint `FILE` to make"},
+			cli.ForceFlag(),
 			&ucli.IntFlag{Name: "machines", Usage: "`NUMBER` of machines"},
 			&ucli.Float64Flag{Name: "fraction", Usage: "`PART` of the machines, as 0.1"},
 			&ucli.Uint64Flag{Name: "seed", Value: 1, Usage: "of the draw"},
@@ -36,6 +37,9 @@ func sampleCell(ctx *ucli.Context) error {
 		return cli.Errorf(cli.Usage, "how large is the sample to be?").Hint("give either --machines N or --fraction F")
 	case ctx.IsSet("fraction") && (fraction <= 0 || fraction > 1):
 		return cli.Errorf(cli.Usage, "--fraction %v: want more than 0 and at most 1", fraction)
+	}
+	if err := cli.NewFile(out, ctx.Bool("force")); err != nil {
+		return err
 	}
 	p, err := openCell(ctx, sampleUsage)
 	if err != nil {

@@ -3,6 +3,7 @@ package door
 import (
 	"context"
 	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -84,7 +85,16 @@ func Behalf(ctx context.Context, name identity.Name, issued time.Time) context.C
 
 // Revoked returns the error of a call with a revoked certificate.
 func Revoked(name identity.Name) error {
-	return status.Errorf(codes.Unauthenticated, "the certificate of %s was revoked", name.Words())
+	return status.Errorf(codes.Unauthenticated, "the certificate of %s %s", name.Words(), wasRevoked)
+}
+
+// wasRevoked ends what Revoked says.
+const wasRevoked = "was revoked"
+
+// IsRevoked reports whether an error is that of Revoked, also when it came over a connection.
+func IsRevoked(err error) bool {
+	s, ok := status.FromError(err)
+	return ok && s.Code() == codes.Unauthenticated && strings.HasSuffix(s.Message(), wasRevoked)
 }
 
 var roles = map[identity.Role]borgpb.Role{
