@@ -243,7 +243,7 @@ func (c *Cell) checkRevoke(o *borgpb.Revoke) (commit, *borgpb.Refusal) {
 		return nil, refuse(borgpb.RefusalKind_REFUSAL_KIND_STATE, o.User, "capability", "it is the last user with the capability admin; grant that to another one first")
 	case o.Capability == string(Admin) && c.now.asker.GetUser() == o.User && !c.provenBeside(o.User):
 		return nil, refuse(borgpb.RefusalKind_REFUSAL_KIND_STATE, o.User, "capability",
-			"no other admin (%s) has changed anything in this cell since the grant, so nobody may hold such a name and the cell would have no admin; let one of them type: borgcfg revoke %s admin", c.adminsBeside(o.User), o.User)
+			"no other admin (%s) has changed anything in this cell since the grant, so nobody may hold such a name and the cell would have no admin; let such an admin type: borgcfg revoke %s admin", c.adminsBeside(o.User), o.User)
 	case o.CertificatesWallNs < 0 || o.CertificatesWallNs > c.clock.wallNs+second:
 		return nil, about(o.User, invalid("certificates_wall_ns", "%d is not a time in the past", o.CertificatesWallNs))
 	case o.CertificatesWallNs != 0 && u != nil && o.CertificatesWallNs <= u.revokedWallNs:
