@@ -130,6 +130,8 @@ const (
 	maxUsers   = 100_000
 	maxTokens  = 10_000
 	maxTokenNs = 24 * 3600 * second
+	// How long a revocation counts at least, longer than any certificate of a user.
+	revocationNs = 7 * 24 * 3600 * second
 
 	// Quotas, and users whose tasks are bounded.
 	maxQuotas = 100_000
