@@ -83,8 +83,11 @@ type watchAPI struct {
 	m *Master
 }
 
-// watchQuery reads what is asked for, and refuses what the caller may not see: users
-// see everything, a task the jobs and allocs of its user.
+// maxWatchedName bounds the user and the name that a watch asks for; it keeps both.
+const maxWatchedName = 256
+
+// watchQuery reads what is asked for. It refuses a task what is not its user's. A user may
+// ask for everything; in a private cell Query.Sight leaves out what the user may not see.
 func watchQuery(caller identity.Name, req *borgrpc.WatchRequest) (watch.Query, error) {
 	q := watch.Query{Kind: req.GetKind(), User: req.GetUser(), Name: req.GetName()}
 	switch q.Kind {
@@ -104,6 +107,9 @@ func watchQuery(caller identity.Name, req *borgrpc.WatchRequest) (watch.Query, e
 		if q.Kind == borgpb.ObjectKind_OBJECT_KIND_MACHINE || q.User != caller.User() {
 			return q, status.Errorf(codes.PermissionDenied, "you are %s: a task may watch jobs, tasks and allocs of its own user and nothing else", caller.Words())
 		}
+	}
+	if n := max(len(q.User), len(q.Name)); n > maxWatchedName {
+		return q, status.Errorf(codes.InvalidArgument, "the user or the name has %d bytes; at most %d are allowed", n, maxWatchedName)
 	}
 	var err error
 	if q.Selector, err = selector.Parse(req.GetSelector()); err != nil {

@@ -81,6 +81,7 @@ func TestWatchIsRefused(t *testing.T) {
 		{identity.User, "alice", &borgrpc.WatchRequest{Kind: job, Name: "x"}, codes.InvalidArgument, "the user is missing"},
 		{identity.User, "alice", &borgrpc.WatchRequest{Kind: machine, User: "alice"}, codes.InvalidArgument, "belong to nobody"},
 		{identity.User, "alice", &borgrpc.WatchRequest{Kind: job, Selector: "a b"}, codes.InvalidArgument, "selector"},
+		{identity.User, "alice", &borgrpc.WatchRequest{Kind: job, User: "alice", Name: strings.Repeat("x", 257)}, codes.InvalidArgument, "257 bytes; at most 256"},
 		{identity.User, "alice", &borgrpc.WatchRequest{Kind: job, FromIndex: 1}, codes.OutOfRange, "watch from index 0"},
 		{identity.User, "alice", &borgrpc.WatchRequest{Kind: job, FromIndex: 6, Epoch: 9}, codes.OutOfRange, "of epoch 9"},
 		{identity.User, "alice", &borgrpc.WatchRequest{Kind: job, FromIndex: 1 << 40}, codes.OutOfRange, "is still to come"},
@@ -95,6 +96,53 @@ func TestWatchIsRefused(t *testing.T) {
 	}
 	if own := next(t, tc.watch(1, identity.Task, "alice/j1/0", &borgrpc.WatchRequest{Kind: job})); len(own.Changes) != 5 {
 		t.Errorf("a task sees %d jobs of its user, want 5", len(own.Changes))
+	}
+}
+
+// TestSelectorsAreBounded: each call with a selector refuses a large one, in few words.
+func TestSelectorsAreBounded(t *testing.T) {
+	tc := newCell(t, 1, nil)
+	c, ctx := tc.client(1, "alice"), t.Context()
+	values := make([]string, 7000)
+	for i := range values {
+		values[i] = fmt.Sprintf("v%d", i)
+	}
+	for _, tt := range []struct{ selector, says string }{
+		{"zz notin (" + strings.Join(values, ",") + ")", "at most 4096"},
+		{"zz notin (" + strings.Join(values[:129], ",") + ")", "129 values; at most 128"},
+		{strings.Repeat("zz,", 40) + "zz", "41 requirements; at most 32"},
+	} {
+		for name, call := range map[string]func() error{
+			"Watch": func() error {
+				_, err := tc.watch(1, identity.User, "alice", &borgrpc.WatchRequest{Kind: borgpb.ObjectKind_OBJECT_KIND_JOB, Selector: tt.selector})()
+				return err
+			},
+			"ListJobs": func() error {
+				_, err := c.ListJobs(ctx, &borgrpc.ListJobsRequest{Selector: tt.selector})
+				return err
+			},
+			"ListTasks": func() error {
+				_, err := c.ListTasks(ctx, &borgrpc.ListTasksRequest{Selector: tt.selector})
+				return err
+			},
+			"ListAllocs": func() error {
+				_, err := c.ListAllocs(ctx, &borgrpc.ListAllocsRequest{Selector: tt.selector})
+				return err
+			},
+			"ListMachines": func() error {
+				_, err := c.ListMachines(ctx, &borgrpc.ListMachinesRequest{Selector: tt.selector})
+				return err
+			},
+			"SafeToDrain": func() error {
+				_, err := c.SafeToDrain(ctx, &borgrpc.SafeToDrainRequest{Selector: tt.selector, Count: 1})
+				return err
+			},
+		} {
+			err := call()
+			if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), tt.says) || len(err.Error()) > 200 {
+				t.Errorf("%s with a selector of %d bytes: %.300v, want InvalidArgument, %q", name, len(tt.selector), err, tt.says)
+			}
+		}
 	}
 }
 

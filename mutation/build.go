@@ -194,7 +194,7 @@ func (b *build) killsIn(ctx context.Context, group []*test, n int) (string, erro
 			name = string(m[1])
 		} else if got == timedOut || len(names) > 1 {
 			// A crash or a hang: nothing says which test.
-			return b.tree.short(pkg) + map[bool]string{true: " hangs", false: " crashes"}[got == timedOut], nil
+			return b.endsOnlyWith(ctx, group, n, got, 3*limit)
 		}
 		_, got, err = b.runTests(ctx, 3*limit, pkg, []string{name}, 0)
 		if err != nil {
@@ -204,6 +204,33 @@ func (b *build) killsIn(ctx context.Context, group []*test, n int) (string, erro
 			return b.tree.short(pkg) + " " + name, nil
 		}
 		group = slices.DeleteFunc(slices.Clone(group), func(t *test) bool { return t.name == name })
+	}
+	return "", nil
+}
+
+// endsOnlyWith compares a crash or a hang of a group with a run without the mutant, which it
+// kills if that run passes. Otherwise each test is tried by itself.
+func (b *build) endsOnlyWith(ctx context.Context, group []*test, n int, how outcome, limit time.Duration) (string, error) {
+	pkg := group[0].pkg
+	var names []string
+	for _, t := range group {
+		names = append(names, t.name)
+	}
+	_, got, err := b.runTests(ctx, limit, pkg, names, 0)
+	switch {
+	case err != nil:
+		return "", err
+	case got == passed && how == timedOut:
+		return b.tree.short(pkg) + " hangs", nil
+	case got == passed:
+		return b.tree.short(pkg) + " crashes", nil
+	case len(group) == 1:
+		return "", nil
+	}
+	for _, t := range group {
+		if killer, err := b.killsIn(ctx, []*test{t}, n); killer != "" || err != nil {
+			return killer, err
+		}
 	}
 	return "", nil
 }

@@ -38,6 +38,48 @@ func TestKillsComparesWithoutTheMutant(t *testing.T) {
 	}
 }
 
+// TestKillsComparesGroups: a group of tests that crashes or hangs kills the mutant only if it
+// passes without it; if not, each test is tried by itself.
+func TestKillsComparesGroups(t *testing.T) {
+	const pkg = "m/own"
+	mutant := `test "$` + plant.NumberVar + `" = 0`
+	for name, row := range map[string]struct{ script, want string }{
+		"crashes with the mutant":                  {mutant, " crashes"},
+		"crashes always":                           {"exit 1", ""},
+		"crashes always, one of them only with it": {`case "$*" in *A*) exit 1;; esac; ` + mutant, " TestB"},
+		"crashes always, together only":            {`case "$*" in *A*B*) exit 1;; esac`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := &build{tree: &tree{module: "m", packages: map[string]*listed{pkg: {}}}, dir: t.TempDir()}
+			write(t, b.binary(choosing, pkg), "#!/bin/sh\n"+row.script+"\n")
+			got, err := b.kills(t.Context(), []*test{{pkg: pkg, name: "TestA"}, {pkg: pkg, name: "TestB"}}, 3)
+			want := row.want
+			if want != "" {
+				want = b.tree.short(pkg) + want
+			}
+			if err != nil || got != want {
+				t.Errorf("killed by %q (%v), want %q", got, err, want)
+			}
+		})
+	}
+}
+
+// TestHangsAreCompared: a run that was killed at its limit is compared as well.
+func TestHangsAreCompared(t *testing.T) {
+	const pkg = "m/own"
+	for script, want := range map[string]string{`test "$` + plant.NumberVar + `" = 0`: " hangs", "exit 1": ""} {
+		b := &build{tree: &tree{module: "m", packages: map[string]*listed{pkg: {}}}, dir: t.TempDir()}
+		write(t, b.binary(choosing, pkg), "#!/bin/sh\n"+script+"\n")
+		if want != "" {
+			want = b.tree.short(pkg) + want
+		}
+		got, err := b.endsOnlyWith(t.Context(), []*test{{pkg: pkg, name: "TestA"}}, 3, timedOut, time.Minute)
+		if err != nil || got != want {
+			t.Errorf("%s: killed by %q (%v), want %q", script, got, err, want)
+		}
+	}
+}
+
 // TestKillsReportsWhatCannotRun: a binary that does not start is an error and kills nothing.
 func TestKillsReportsWhatCannotRun(t *testing.T) {
 	b := &build{tree: &tree{module: "m"}, dir: t.TempDir()}

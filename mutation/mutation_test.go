@@ -104,11 +104,25 @@ func TestResultsGoOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer again.close()
 	for id, want := range map[string]bool{"a": true, "b": true, "c": false, "d": false} {
 		if got := again.has(id); got != want {
 			t.Errorf("has(%s) = %v, want %v", id, got, want)
 		}
+	}
+	// A result after the broken line is kept, and so is a long one.
+	for _, id := range []string{"d", "e"} {
+		if err := again.add(&result{ID: id, Killer: strings.Repeat("x", 100_000)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again.close()
+	third, err := openResults(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer third.close()
+	if !third.has("d") || !third.has("e") {
+		t.Errorf("after a broken line: has(d) = %v, has(e) = %v", third.has("d"), third.has("e"))
 	}
 }
 

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -56,14 +56,30 @@ func openResults(name string) (*results, error) {
 		return nil, err
 	}
 	rs := &results{file: f, byID: map[string]*result{}}
-	for lines := bufio.NewScanner(f); lines.Scan(); {
+	if err := rs.read(); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return rs, nil
+}
+
+// read reads what earlier runs wrote. A crash may have cut off their last line: the next
+// result must not be appended to it.
+func (rs *results) read() error {
+	data, err := io.ReadAll(rs.file)
+	if err != nil {
+		return err
+	}
+	for line := range bytes.Lines(data) {
 		r := &result{}
-		// The last line may have been cut off by a crash.
-		if json.Unmarshal(lines.Bytes(), r) == nil {
+		if json.Unmarshal(line, r) == nil {
 			rs.byID[r.ID] = r
 		}
 	}
-	return rs, nil
+	if len(data) > 0 && data[len(data)-1] != '\n' {
+		_, err = rs.file.WriteString("\n")
+	}
+	return err
 }
 
 func (rs *results) close()             { rs.file.Close() }

@@ -32,10 +32,11 @@ const (
 
 // JudgeDrain says of each machine whether it could be emptied now, together with those
 // before it that could: the machines it calls safe can be drained together, and the others
-// left alone. No machine that is named takes anybody in. Nothing gives way for those who are displaced; each is placed by
-// the cell's own test over those before it, the largest of a machine first. A machine that
-// is named twice is judged once; names that the copy does not know are left out.
-func (s *Scheduler) JudgeDrain(c *cell.Cell, names []string) []DrainVerdict {
+// left alone. No machine that is named takes anybody in. Nothing gives way for those who are
+// displaced; each is placed by the cell's own test over those before it, the largest of a
+// machine first. A machine that is named twice is judged once; names that the copy does not
+// know are left out. all reports whether every machine was judged: the first always is.
+func (s *Scheduler) JudgeDrain(c *cell.Cell, names []string) (judged []DrainVerdict, all bool) {
 	d := s.newDrainer(c)
 	var ms []*cell.Machine
 	for _, name := range names {
@@ -44,11 +45,13 @@ func (s *Scheduler) JudgeDrain(c *cell.Cell, names []string) []DrainVerdict {
 			d.leaves[m] = true
 		}
 	}
-	var all []DrainVerdict
 	for _, m := range ms {
-		all = append(all, d.tryOut(m))
+		if d.work >= s.drainWork && len(judged) > 0 {
+			return judged, false
+		}
+		judged = append(judged, d.tryOut(m))
 	}
-	return all
+	return judged, true
 }
 
 // Drainable finds at most count machines that could be emptied now, together, among
@@ -56,9 +59,13 @@ func (s *Scheduler) JudgeDrain(c *cell.Cell, names []string) []DrainVerdict {
 // every machine was looked at.
 func (s *Scheduler) Drainable(c *cell.Cell, names []string, count int) (found []DrainVerdict, all bool) {
 	d := s.newDrainer(c)
+	named := make(map[string]bool, len(names))
+	for _, name := range names {
+		named[name] = true
+	}
 	var ms []*cell.Machine
 	for m := range c.Machines() {
-		if m.Up() && !m.Draining() && (len(names) == 0 || slices.Contains(names, m.Name())) {
+		if m.Up() && !m.Draining() && (len(names) == 0 || named[m.Name()]) {
 			ms = append(ms, m)
 		}
 	}
@@ -67,7 +74,7 @@ func (s *Scheduler) Drainable(c *cell.Cell, names []string, count int) (found []
 		if len(found) == count {
 			return found, true
 		}
-		if d.work >= maxDrainWork {
+		if d.work >= s.drainWork {
 			return found, false
 		}
 		if d.laidOn(m) {
@@ -91,16 +98,17 @@ type drainer struct {
 	leaves map[*cell.Machine]bool
 	// going are those who run on them, in allocs too.
 	going []*cell.Copy
-	// taken are the machines of what is laid.
-	taken []*cell.Machine
+	// taken are the machines of what is laid, in order, and how much is laid on each.
+	taken   []*cell.Machine
+	takenOn map[*cell.Machine]int
 }
 
 func (s *Scheduler) newDrainer(c *cell.Cell) *drainer {
 	s.open(c)
-	return &drainer{planner: newPlanner(s, c), leaves: make(map[*cell.Machine]bool)}
+	return &drainer{planner: newPlanner(s, c), leaves: make(map[*cell.Machine]bool), takenOn: make(map[*cell.Machine]int)}
 }
 
-func (d *drainer) laidOn(m *cell.Machine) bool { return slices.Contains(d.taken, m) }
+func (d *drainer) laidOn(m *cell.Machine) bool { return d.takenOn[m] > 0 }
 
 // tryOut judges a machine. When it cannot go, all on it stays: nobody judged later counts
 // on room, or on a place in a failure domain, that it would have left.
@@ -110,6 +118,9 @@ func (d *drainer) tryOut(m *cell.Machine) DrainVerdict {
 	v := d.judge(m)
 	if !v.Safe {
 		d.moves.Cut(leaving, laid)
+		for _, m := range d.taken[laid:] {
+			d.takenOn[m]--
+		}
 		d.going, d.taken = d.going[:going], d.taken[:laid]
 	}
 	return v
@@ -204,6 +215,7 @@ func (d *drainer) place(q *needy) bool {
 		if _, ok := d.fits(q, t); ok {
 			d.moves.Lay(d.placement)
 			d.taken = append(d.taken, t.machine)
+			d.takenOn[t.machine]++
 			return true
 		}
 	}

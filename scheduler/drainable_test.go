@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"borg/borgmaster/cell"
@@ -36,7 +37,7 @@ func TestDrainable(t *testing.T) {
 
 func judged(t *testing.T, w *world, r *rand.Rand, seen map[string]int) string {
 	for m := range w.copy.Machines() {
-		for _, v := range w.s.JudgeDrain(w.copy, []string{m.Name()}) {
+		for _, v := range scheduler.JudgeDrain(w.s, w.copy, []string{m.Name()}) {
 			if len(v.Holds) > 0 {
 				seen["held back"]++
 			}
@@ -56,7 +57,7 @@ func judged(t *testing.T, w *world, r *rand.Rand, seen map[string]int) string {
 			seen["go"]++
 		}
 	}
-	if again := w.s.JudgeDrain(w.copy, names); slices.ContainsFunc(again, func(v scheduler.DrainVerdict) bool { return !v.Safe }) {
+	if again := scheduler.JudgeDrain(w.s, w.copy, names); slices.ContainsFunc(again, func(v scheduler.DrainVerdict) bool { return !v.Safe }) {
 		return fmt.Sprintf("%v can go together, and cannot when they are named: %+v", names, again)
 	}
 	displaced := make(map[cell.TaskID]bool)
@@ -101,19 +102,19 @@ func TestNotDrainable(t *testing.T) {
 	w.settleAll(t)
 	// It is limited to one a machine, so that nobody has another place.
 	w.startAll()
-	got := w.s.JudgeDrain(w.copy, []string{"m0", "m1", "none"})
+	got := scheduler.JudgeDrain(w.s, w.copy, []string{"m0", "m1", "none"})
 	if len(got) != 2 || got[0].Safe || len(got[0].Holds) != 0 || len(got[0].Homeless) != 1 || len(got[1].Holds) != 0 || len(got[1].Homeless) != 1 {
 		t.Errorf("%+v, want none to have a place, and no budget to count one that stays", got)
 	}
 	w.must(t, addMachine("m3", machineSpec(4000, 16<<30)))
 	w.catchUp()
 	// Two machines together are too many.
-	got = w.s.JudgeDrain(w.copy, []string{"m0", "m1"})
+	got = scheduler.JudgeDrain(w.s, w.copy, []string{"m0", "m1"})
 	if len(got) != 2 || !got[0].Safe || got[1].Safe || len(got[1].Holds) != 1 || len(got[1].Homeless) != 1 {
 		t.Errorf("%+v", got)
 	}
 	// A machine that is named twice leaves once: its tasks are counted once as going.
-	twice := w.s.JudgeDrain(w.copy, []string{"m0", "m1", "m0", "m0", "m1"})
+	twice := scheduler.JudgeDrain(w.s, w.copy, []string{"m0", "m1", "m0", "m0", "m1"})
 	if !reflect.DeepEqual(twice, got) {
 		t.Errorf("with names repeated: %+v, want %+v", twice, got)
 	}
@@ -145,14 +146,14 @@ func TestStayersAreNotCountedOn(t *testing.T) {
 	w.must(t, addMachine("m2", machineSpec(4000, 16<<30, "rack=a", "large=yes")))
 	w.must(t, addMachine("m3", machineSpec(4000, 16<<30, "rack=c", "small=yes")))
 	w.catchUp()
-	got := w.s.JudgeDrain(w.copy, []string{"m0", "m1"})
+	got := scheduler.JudgeDrain(w.s, w.copy, []string{"m0", "m1"})
 	if len(got) != 2 || !slices.Equal(got[0].Homeless, []string{"ann/pinned/0"}) || !slices.Equal(got[1].Homeless, []string{"ann/web/1"}) {
 		t.Errorf("%+v, want m0 to stay for what is pinned to it, and the task of m1 to find rack a full", got)
 	}
 	// With nothing that keeps m0, both can go.
 	w.must(t, addMachine("m4", machineSpec(4000, 16<<30, "pin=yes")))
 	w.catchUp()
-	if got := w.s.JudgeDrain(w.copy, []string{"m0", "m1"}); len(got) != 2 || !got[0].Safe || !got[1].Safe {
+	if got := scheduler.JudgeDrain(w.s, w.copy, []string{"m0", "m1"}); len(got) != 2 || !got[0].Safe || !got[1].Safe {
 		t.Errorf("%+v, want both to go", got)
 	}
 }
@@ -171,14 +172,14 @@ func TestSaverHolds(t *testing.T) {
 	w.must(t, submitJob("ann", "web", inside))
 	w.settleAll(t)
 	w.startAll()
-	if got := w.s.JudgeDrain(w.copy, []string{"m0"}); len(got) != 1 || len(got[0].Holds) != 0 {
+	if got := scheduler.JudgeDrain(w.s, w.copy, []string{"m0"}); len(got) != 1 || len(got[0].Holds) != 0 {
 		t.Errorf("%+v, want nothing to hold the alloc: it is saved when it has left", got)
 	}
 	// Its saver comes when what ran in it has stopped.
 	w.must(t, drainMachine("m0", true))
 	w.catchUp()
 	blocks := w.cell.Blockers(w.cell.Machine("m0"), 9)
-	if got := w.s.JudgeDrain(w.copy, []string{"m0"}); len(got) != 1 || got[0].Safe || len(got[0].Holds) != 1 || len(blocks) != 1 || got[0].Holds[0] != blocks[0] {
+	if got := scheduler.JudgeDrain(w.s, w.copy, []string{"m0"}); len(got) != 1 || got[0].Safe || len(got[0].Holds) != 1 || len(blocks) != 1 || got[0].Holds[0] != blocks[0] {
 		t.Errorf("%+v, want the hold of a drain: %+v", got, blocks)
 	}
 }
@@ -195,7 +196,7 @@ func TestDaemonsNeedNoPlace(t *testing.T) {
 	w.must(t, submitJob("ann", "logs", logs))
 	w.settleAll(t)
 	w.startAll()
-	got := w.s.JudgeDrain(w.copy, []string{"m0", "m1"})
+	got := scheduler.JudgeDrain(w.s, w.copy, []string{"m0", "m1"})
 	if len(got) != 2 || !got[0].Safe || !got[1].Safe || got[0].Tasks != 1 || got[1].Tasks != 1 {
 		t.Errorf("%+v, want both to go although nothing takes their daemons", got)
 	}
@@ -205,5 +206,52 @@ func TestDaemonsNeedNoPlace(t *testing.T) {
 				t.Errorf("%v on %s may be moved", p.TaskID(), m.Name())
 			}
 		}
+	}
+}
+
+// TestJudgeDrainIsBounded: machines that are named are judged until the search has done its
+// work, and the answer says that it stopped. The first one always is.
+func TestJudgeDrainIsBounded(t *testing.T) {
+	w := newWorld(t, scheduler.Config{Seed: 1})
+	var names []string
+	for i := range 8 {
+		names = append(names, fmt.Sprint("m", i))
+		w.must(t, addMachine(names[i], machineSpec(4000, 16<<30)))
+	}
+	web := service(4, 200, 1000, 1<<30)
+	web.MaxPerMachine = 1
+	w.must(t, submitJob("ann", "web", web))
+	w.settleAll(t)
+	w.startAll()
+	scheduler.SetDrainWork(w.s, 1)
+	got, all := w.s.JudgeDrain(w.copy, names)
+	if all || len(got) == 0 || len(got) == len(names) {
+		t.Errorf("%d of %d machines are judged (all: %v), want the first ones only", len(got), len(names), all)
+	}
+	if again, all := w.s.JudgeDrain(w.copy, names[:1]); len(again) != 1 || !all {
+		t.Errorf("one machine: %d are judged (all: %v)", len(again), all)
+	}
+	scheduler.SetDrainWork(w.s, 1<<40)
+	if got, all := w.s.JudgeDrain(w.copy, names); len(got) != len(names) || !all {
+		t.Errorf("without a bound: %d of %d machines are judged (all: %v)", len(got), len(names), all)
+	}
+}
+
+// TestShortOfItsOwn: what is at most free of a resource is that of machines short of it, not of
+// those that failed the same test and have enough.
+func TestShortOfItsOwn(t *testing.T) {
+	w := newWorld(t, scheduler.Config{Seed: 1})
+	for i, mem := range []int64{1 << 30, 2 << 30, 8 << 30} {
+		w.must(t, addMachine(fmt.Sprint("m", i), machineSpec(1000, mem)))
+	}
+	w.must(t, submitJob("ann", "web", service(1, 200, 2000, 4<<30)))
+	w.settleAll(t)
+	why, err := w.s.Explain(w.copy, cell.JobKey{User: "ann", Name: "web"}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "2 of them are short of memory too: needs 4.0 GiB, at most 2.0 GiB is free"
+	if !slices.ContainsFunc(why.Reasons, func(r scheduler.Reason) bool { return strings.Contains(r.Detail, want) }) {
+		t.Errorf("%+v, want %q", why.Reasons, want)
 	}
 }

@@ -341,3 +341,15 @@ func PackInArrival(k Packing, keep func(*cell.Machine) bool) (Packed, error) {
 
 // Attempts is in how many orders Pack would pack at most.
 func Attempts(k Packing) int { return k.withDefaults().orders().most }
+
+// JudgeDrain is Scheduler.JudgeDrain for machines that are all judged.
+func JudgeDrain(s *Scheduler, c *cell.Cell, names []string) []DrainVerdict {
+	judged, all := s.JudgeDrain(c, names)
+	if !all {
+		panic("the search ended early")
+	}
+	return judged
+}
+
+// SetDrainWork bounds what JudgeDrain and Drainable do.
+func SetDrainWork(s *Scheduler, work int) { s.drainWork = work }

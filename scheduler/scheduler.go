@@ -14,6 +14,8 @@ import (
 type Scheduler struct {
 	cfg        Config
 	configHash uint64
+	// drainWork is maxDrainWork, or less in tests.
+	drainWork int
 	// sites and grid are nil until the first look at the copy.
 	sites   *sites
 	grid    *grid
@@ -152,6 +154,7 @@ func New(cfg Config) (*Scheduler, error) {
 	return &Scheduler{
 		cfg:        cfg,
 		configHash: cfg.Hash(),
+		drainWork:  maxDrainWork,
 		overlay:    newOverlay(),
 		classes:    newClasses(),
 		queue:      queue{byUID: make(map[cell.UID]*line), followers: make(map[cell.UID]bool), held: make(map[cell.UID]bool)},

@@ -18,7 +18,10 @@ func (e *explanation) alsoShort(fit cell.Fit, first string, req *request) (words
 			most := int64(0)
 			for i, f := range e.fits {
 				if f == fit {
-					most = max(most, e.freeOf(e.want, e.spots[i], &d))
+					// The others have enough of it.
+					if free := e.freeOf(e.want, e.spots[i], &d); free < d.asked {
+						most = max(most, free)
+					}
 				}
 			}
 			words += fmt.Sprintf("; %s short of %s too: needs %s, at most %s is free", ofThem(n, e.counts[fit], "it is", "are"), d.name, d.text(d.asked), d.text(most))

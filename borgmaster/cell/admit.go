@@ -336,11 +336,7 @@ func (c *Cell) shortWords(key JobKey, lacks []short, enough charge) string {
 		text += ". Most is used by " + who
 	}
 	if l := &lacks[0]; !l.stops.isZero() {
-		text += fmt.Sprintf(". Tasks that stop still hold %s", l.text(l.stops))
-		if who := c.describeStopping(key.User); who != "" {
-			text += ": " + who
-		}
-		text += "; try again when they have ended"
+		text += fmt.Sprintf(". Tasks that stop still hold %s%s; try again when they have ended", l.text(l.stops), c.describeStopping(key.User))
 	}
 	return text + ". Ask for less, end something, use priority 0" + c.grantAdvice(", or have an admin raise it", key.User, enough, band)
 }

@@ -211,7 +211,7 @@ func (c *Cell) checkGrant(o *borgpb.Grant) (commit, *borgpb.Refusal) {
 	if c.Has(o.User, Capability(o.Capability)) {
 		return nil, refuse(borgpb.RefusalKind_REFUSAL_KIND_ALREADY_EXISTS, o.User, "capability", "it has the capability %s", o.Capability)
 	}
-	if c.users.byName[o.User] == nil && len(c.users.list) >= maxUsers {
+	if c.users.byName[o.User] == nil && c.usersAreFull() {
 		return nil, limit("", "the cell knows %d users", len(c.users.list))
 	}
 	return func(*borgpb.Result) {
@@ -243,12 +243,12 @@ func (c *Cell) checkRevoke(o *borgpb.Revoke) (commit, *borgpb.Refusal) {
 		return nil, refuse(borgpb.RefusalKind_REFUSAL_KIND_STATE, o.User, "capability", "it is the last user with the capability admin; grant that to another one first")
 	case o.Capability == string(Admin) && c.now.asker.GetUser() == o.User && !c.provenBeside(o.User):
 		return nil, refuse(borgpb.RefusalKind_REFUSAL_KIND_STATE, o.User, "capability",
-			"no other admin (%s) has changed anything in this cell since the grant, so nobody may hold such a name and the cell would have no admin; let one of them type: borgcfg revoke %s admin", c.adminsBeside(o.User), o.User)
+			"no other admin (%s) has changed anything in this cell since the grant, so nobody may hold such a name and the cell would have no admin; let such an admin type: borgcfg revoke %s admin", c.adminsBeside(o.User), o.User)
 	case o.CertificatesWallNs < 0 || o.CertificatesWallNs > c.clock.wallNs+second:
 		return nil, about(o.User, invalid("certificates_wall_ns", "%d is not a time in the past", o.CertificatesWallNs))
 	case o.CertificatesWallNs != 0 && u != nil && o.CertificatesWallNs <= u.revokedWallNs:
 		return nil, refuse(borgpb.RefusalKind_REFUSAL_KIND_STALE, o.User, "certificates_wall_ns", "its certificates up to a later time are revoked already")
-	case u == nil && len(c.users.list) >= maxUsers:
+	case u == nil && c.usersAreFull():
 		return nil, limit("", "the cell knows %d users", len(c.users.list))
 	}
 	return func(*borgpb.Result) {
@@ -290,10 +290,39 @@ func (c *Cell) proveAdmin() {
 	}
 }
 
+// isForgettable reports whether nothing of a user counts any more: it has no capability, and all
+// certificates that were revoked have expired, by far.
+func (c *Cell) isForgettable(u *User) bool {
+	return len(u.capabilities) == 0 && u.revokedWallNs < c.clock.wallNs-revocationNs
+}
+
+// usersAreFull reports whether there is no room for another user.
+func (c *Cell) usersAreFull() bool {
+	return len(c.users.list) >= maxUsers && !slices.ContainsFunc(c.users.list, c.isForgettable)
+}
+
+// forgetUsers makes room for another user, if the cell knows as many as it may. Only then: the
+// wall clock may have stepped forward, so a revocation is kept while there is room for it.
+func (c *Cell) forgetUsers() {
+	if len(c.users.list) < maxUsers {
+		return
+	}
+	c.users.list = slices.DeleteFunc(c.users.list, func(u *User) bool {
+		if !c.isForgettable(u) {
+			return false
+		}
+		delete(c.users.byName, u.name)
+		u.gone = true
+		c.dirty(u)
+		return true
+	})
+}
+
 // user returns the user of that name, who is made when there is none.
 func (c *Cell) user(name string) *User {
 	u := c.users.byName[name]
 	if u == nil {
+		c.forgetUsers()
 		u = &User{name: name}
 		c.users.add(u)
 	}

@@ -15,8 +15,8 @@ const (
 	MaxOpsInEntry = 10_000
 	// MaxSpecBytes is the size of a job's or an alloc set's spec.
 	MaxSpecBytes = 256 << 10
-	// MaxOpElements is how many texts, messages, elements of lists and entries of maps an
-	// op of a caller may have, its spec included. Masters refuse more before the log: the
+	// MaxOpElements is how many texts, numbers, messages, elements of lists and entries of
+	// maps an op of a caller may have, its spec included. Masters refuse more before the log: the
 	// cell has a bound for each field.
 	MaxOpElements = 40_000
 	// Those of a spec.
@@ -130,6 +130,8 @@ const (
 	maxUsers   = 100_000
 	maxTokens  = 10_000
 	maxTokenNs = 24 * 3600 * second
+	// How long a revocation counts at least, longer than any certificate of a user.
+	revocationNs = 7 * 24 * 3600 * second
 
 	// Quotas, and users whose tasks are bounded.
 	maxQuotas = 100_000

@@ -48,18 +48,18 @@ func requestSum(op []byte) uint64 {
 		hash.Write(b)
 		hash.Write(value)
 	}
-	eachField(op, func(field protowire.Number, number uint64, value []byte) bool {
-		if field < payloadField {
-			return true
+	everyField(op, func(field protowire.Number, number uint64, value []byte) {
+		if field != unreadField && field < payloadField {
+			return
 		}
 		filled := masterFields[field]
 		if filled == nil {
 			write(field, number, value)
-			return true
+			return
 		}
 		write(field, 0, nil)
 		var last protowire.Number
-		return eachField(value, func(inner protowire.Number, number uint64, value []byte) bool {
+		everyField(value, func(inner protowire.Number, number uint64, value []byte) {
 			switch {
 			case !slices.Contains(filled, inner):
 				write(inner, number, value)
@@ -68,15 +68,13 @@ func requestSum(op []byte) uint64 {
 				write(inner, 0, nil)
 			}
 			if field == addMachineField && inner == machineSpecField {
-				eachField(value, func(inner protowire.Number, number uint64, value []byte) bool {
+				everyField(value, func(inner protowire.Number, number uint64, value []byte) {
 					if inner == machineAddrField {
 						write(inner, number, value)
 					}
-					return true
 				})
 			}
 			last = inner
-			return true
 		})
 	})
 	return binary.BigEndian.Uint64(hash.Sum(nil))
@@ -88,4 +86,35 @@ func sumOf(op *borgpb.Op, data []byte) uint64 {
 		return 0
 	}
 	return requestSum(data)
+}
+
+// unreadField is the number under which everyField yields bytes that are no field.
+const unreadField = 0
+
+// everyField yields all fields of a message, of every wire type, unlike eachField. Bytes of an
+// unread remainder come as one value: nothing that was sent is left out of a sum.
+func everyField(data []byte, f func(field protowire.Number, number uint64, value []byte)) {
+	for len(data) > 0 {
+		field, kind, head := protowire.ConsumeTag(data)
+		n := -1
+		if head > 0 {
+			n = protowire.ConsumeFieldValue(field, kind, data[head:])
+		}
+		if n < 0 {
+			f(unreadField, 0, data)
+			return
+		}
+		value := data[head : head+n]
+		switch kind {
+		case protowire.VarintType:
+			number, _ := protowire.ConsumeVarint(value)
+			f(field, number, nil)
+		case protowire.BytesType:
+			value, _ = protowire.ConsumeBytes(value)
+			f(field, 0, value)
+		default:
+			f(field, uint64(kind), value)
+		}
+		data = data[head+n:]
+	}
 }

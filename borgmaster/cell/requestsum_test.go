@@ -1,8 +1,10 @@
 package cell
 
 import (
+	"slices"
 	"testing"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"borg/proto/borgpb"
@@ -92,5 +94,37 @@ func TestRequestIDOfAnother(t *testing.T) {
 		}
 		l.c = reload(t, l.c)
 		l.fine()
+	}
+}
+
+// TestRequestSumReadsAll: fields of every wire type count, and so do those behind them.
+func TestRequestSumReadsAll(t *testing.T) {
+	head := protowire.AppendTag(nil, payloadField+1, protowire.BytesType)
+	head = protowire.AppendBytes(head, []byte("same"))
+	fixed32 := protowire.AppendFixed32(protowire.AppendTag(nil, payloadField+2, protowire.Fixed32Type), 7)
+	fixed64 := protowire.AppendFixed64(protowire.AppendTag(nil, payloadField+2, protowire.Fixed64Type), 7)
+	tail := func(v uint64) []byte {
+		return protowire.AppendVarint(protowire.AppendTag(nil, payloadField+3, protowire.VarintType), v)
+	}
+	seen := map[uint64]int{}
+	for i, data := range [][]byte{
+		head,
+		slices.Concat(head, fixed32), slices.Concat(head, fixed64),
+		slices.Concat(head, fixed32, tail(1)), slices.Concat(head, fixed32, tail(2)),
+		slices.Concat(head, fixed64, tail(1)), slices.Concat(head, fixed64, tail(2)),
+		slices.Concat(head, []byte{0xff}), slices.Concat(head, []byte{0xff, 0xff}),
+	} {
+		sum := requestSum(data)
+		if other, ok := seen[sum]; ok {
+			t.Errorf("messages %d and %d have one sum", i, other)
+		}
+		seen[sum] = i
+	}
+	// The same of a field of which masters fill in parts.
+	sumOfInner := func(inner []byte) uint64 {
+		return requestSum(protowire.AppendBytes(protowire.AppendTag(nil, addMachineField, protowire.BytesType), inner))
+	}
+	if sumOfInner(slices.Concat(fixed64, tail(1))) == sumOfInner(slices.Concat(fixed64, tail(2))) {
+		t.Error("what follows a fixed64 within a field does not count")
 	}
 }

@@ -147,8 +147,9 @@ func (c *Cell) stopUseOf(user string) (u stopUse) {
 	return u
 }
 
-// describeStopping names up to three jobs of a user whose tasks stop, with the longest time
-// that a task may take. It looks at the user's first thousand jobs only.
+// describeStopping is ": " and up to three jobs of a user whose tasks stop, with the longest
+// time that a task may take; empty if it finds none. It looks at the user's first thousand jobs
+// only, and not at copies whose job is forgotten or lost their row.
 func (c *Cell) describeStopping(user string) string {
 	const shown, looked = 3, 1000
 	var words []string
@@ -157,25 +158,33 @@ func (c *Cell) describeStopping(user string) string {
 		if n++; j.key.User != user || n > looked || len(words) == shown {
 			break
 		}
-		if j.stopping == 0 {
-			continue
-		}
-		if p := j.firstStopping(); p != nil {
-			words = append(words, fmt.Sprintf("%s (%d tasks, each at most %s after it was told to stop)", j.key, j.stopping, spanWords(p.stop.noticeNs+p.stop.graceNs)))
+		if j.stopping > 0 {
+			words = append(words, j.stoppingWords())
 		}
 	}
-	return strings.Join(words, ", ")
+	if len(words) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(words, ", ")
 }
 
-func (j *Job) firstStopping() *Copy {
-	for _, t := range j.rows {
+// stoppingWords names a job, how many of its copies stop, and the longest time that one of them
+// may take, which is left out if the first tasks do not tell.
+func (j *Job) stoppingWords() string {
+	const looked = 10_000
+	longest, seen := int64(0), uint32(0)
+	for _, t := range j.rows[:min(len(j.rows), looked)] {
 		for p := t.past; p != nil; p = p.next {
 			if p.state == attemptStopping && p.stop != nil {
-				return p
+				longest = max(longest, p.stop.noticeNs+p.stop.graceNs)
+				seen++
 			}
 		}
+		if seen == j.stopping {
+			return fmt.Sprintf("%s (%d tasks, each at most %s after it was told to stop)", j.key, j.stopping, spanWords(longest))
+		}
 	}
-	return nil
+	return fmt.Sprintf("%s (%d tasks)", j.key, j.stopping)
 }
 
 // checkStops refuses an update of a user whose tasks that stop hold more than the quota, or
@@ -184,13 +193,13 @@ func (j *Job) firstStopping() *Copy {
 func (c *Cell) checkStops(key JobKey, wants charge) *borgpb.Refusal {
 	stopping := c.stopUseOf(key.User)
 	if most := c.StateBudget(key.User, measureTasks); stopping.copies > most && !c.askedByAdmin() {
-		return limit("", "%d tasks of user %s still stop, more than the %d that the user may hold: %s. Try again when they have ended; borgcfg tasks --attempts shows them",
+		return limit("", "%d tasks of user %s still stop, more than the %d that the user may hold%s. Try again when they have ended; borgcfg tasks --attempts shows them",
 			stopping.copies, key.User, most, c.describeStopping(key.User))
 	}
 	for i := range wants {
 		if w := &wants[i]; c.stopsExceed(key.User, w) {
 			return refuse(borgpb.RefusalKind_REFUSAL_KIND_QUOTA, key.String(), "",
-				"tasks of user %s that stop still hold %s of %s, more than the quota for %s and than what runs: %s. Try again when they have ended; borgcfg tasks --attempts shows them",
+				"tasks of user %s that stop still hold %s of %s, more than the quota for %s and than what runs%s. Try again when they have ended; borgcfg tasks --attempts shows them",
 				key.User, w.text(stopping.charge.of(w)), w.what(), BandName(w.band), c.describeStopping(key.User))
 		}
 	}

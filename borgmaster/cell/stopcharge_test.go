@@ -158,6 +158,26 @@ func TestUpdatesThatStopAreInTheTaskBudget(t *testing.T) {
 	l.fine()
 }
 
+// TestStopRefusalNamesJobs: a refusal because of what stops tells the longest time of a job's
+// copies, and has no clause when there is no job to name.
+func TestStopRefusalNamesJobs(t *testing.T) {
+	l := quotaLog(t)
+	l.do(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: BuildFormat}}})
+	// The first copy is not the one that may take longest.
+	spec := service(4, 0, 100, 1<<20)
+	spec.Task.GraceNs = 7200 * second
+	spec.Overrides = []*borgpb.TaskOverride{{First: 0, Last: 1, Spec: &borgpb.TaskSpec{GraceNs: 3600 * second}}}
+	l.do(submitJob(t, "web", spec))
+	l.startAll("web", 0)
+	l.do(killJob("web"))
+	if got := l.c.describeStopping("u"); got != ": u/web (4 tasks, each at most 2 h after it was told to stop)" {
+		t.Errorf("describeStopping = %q", got)
+	}
+	if got := l.c.describeStopping("v"); got != "" {
+		t.Errorf("describeStopping of nobody = %q", got)
+	}
+}
+
 // TestReplacedRunsAreCharged: a cron job whose runs take each other's place holds at most
 // twice the quota.
 func TestReplacedRunsAreCharged(t *testing.T) {

@@ -147,7 +147,7 @@ func checkProbe(h *borgpb.HealthCheck, ports []string) *borgpb.Refusal {
 func checkPaths(t *borgpb.TaskSpec) *borgpb.Refusal {
 	clean := func(p string) bool { return p == "/" || path.Clean(p) == strings.TrimSuffix(p, "/") }
 	bad := func(field, p string) *borgpb.Refusal {
-		return invalid(field, "%q has empty, . or .. parts; write %s", clip(p, 128), path.Clean(clip(p, 128)))
+		return invalid(field, "%q has empty, . or .. parts; write %s", clip(p, 128), clip(path.Clean(p), 128))
 	}
 	for _, q := range []struct{ name, path string }{{"cwd", t.Cwd}, {"rootfs", t.Rootfs}} {
 		if q.path != "" && !clean(q.path) {

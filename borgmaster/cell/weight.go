@@ -45,7 +45,7 @@ func Cost(op *borgpb.Op) int {
 	return proto.Size(op) + max(Elements(op)-freeElements, 0)*elementCost
 }
 
-// Elements is how many texts, messages, elements of lists and entries of maps an op has,
+// Elements is how many texts, numbers, messages, elements of lists and entries of maps an op has,
 // those of its spec included: what it costs to read it, beside its bytes.
 func Elements(op *borgpb.Op) int {
 	n := elementsOf(op.ProtoReflect())

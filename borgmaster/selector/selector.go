@@ -16,23 +16,72 @@ type Selector []term
 type term struct {
 	key    string
 	values []string
+	// The values again, if there are more than scanned.
+	set map[string]bool
 	// The label must not be as said: missing, or of another value.
 	not bool
 	// Only whether the label is there counts.
 	presence bool
 }
 
-// Parse reads a selector; an empty one picks everything.
+// Bounds of one selector. A watch keeps its selector and tests each change against it, so
+// these bound its memory and what each change costs.
+const (
+	// MaxBytes bounds the text.
+	MaxBytes = 4 << 10
+	// MaxTerms bounds the terms.
+	MaxTerms = 32
+	// MaxValues bounds the values of all terms together.
+	MaxValues = 128
+)
+
+// scanned is how many values of a term are compared one by one; more are looked up in a set.
+const scanned = 8
+
+// Parse reads a selector; an empty one picks everything. It refuses one above the bounds.
 func Parse(text string) (Selector, error) {
-	var s Selector
-	for _, part := range splitTerms(text) {
+	if len(text) > MaxBytes {
+		return nil, fmt.Errorf("the selector has %d bytes; at most %d are allowed", len(text), MaxBytes)
+	}
+	parts := splitTerms(text)
+	if len(parts) > MaxTerms {
+		return nil, fmt.Errorf("the selector has %d requirements; at most %d are allowed", len(parts), MaxTerms)
+	}
+	s, values := make(Selector, 0, len(parts)), 0
+	for _, part := range parts {
 		one, err := parseTerm(strings.TrimSpace(part))
 		if err != nil {
 			return nil, fmt.Errorf("selector %q: %w", text, err)
 		}
+		values += len(one.values)
 		s = append(s, one)
 	}
+	if values > MaxValues {
+		return nil, fmt.Errorf("the selector has %d values; at most %d are allowed in all its requirements together", values, MaxValues)
+	}
+	for i := range s {
+		s[i].compile()
+	}
 	return s, nil
+}
+
+// compile makes the set of a term with many values.
+func (t *term) compile() {
+	if len(t.values) <= scanned {
+		return
+	}
+	t.set = make(map[string]bool, len(t.values))
+	for _, v := range t.values {
+		t.set[v] = true
+	}
+}
+
+// has reports whether a term names a value.
+func (t *term) has(value string) bool {
+	if t.set != nil {
+		return t.set[value]
+	}
+	return slices.Contains(t.values, value)
 }
 
 // splitTerms cuts at the commas that are not between parentheses.
@@ -91,9 +140,10 @@ func validKey(key, text string) error {
 
 // Matches tells whether labels satisfy all terms.
 func (s Selector) Matches(labels map[string]string) bool {
-	for _, t := range s {
+	for i := range s {
+		t := &s[i]
 		value, ok := labels[t.key]
-		is := ok && (t.presence || slices.Contains(t.values, value))
+		is := ok && (t.presence || t.has(value))
 		if is == t.not {
 			return false
 		}
@@ -151,7 +201,7 @@ func (s Selector) satisfiable(key string) bool {
 		case all:
 			there, all, left = true, false, t.values
 		default:
-			left = slices.DeleteFunc(slices.Clone(left), func(v string) bool { return !slices.Contains(t.values, v) })
+			left = slices.DeleteFunc(slices.Clone(left), func(v string) bool { return !t.has(v) })
 		}
 	}
 	if missing || !there {

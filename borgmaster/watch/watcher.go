@@ -7,7 +7,7 @@ import (
 	"borg/mutant"
 )
 
-// lookedAtOnce is how many objects or changes one Next looks at: so long others wait.
+// lookedAtOnce is how many objects or changes one Next looks at while other watches wait.
 const lookedAtOnce = 2_000
 
 // Watch is one who watches. It yields a state, if it began with one, then what it
@@ -58,7 +58,12 @@ func (w *Watch) deliver(index uint64, r *run) {
 }
 
 func (d *delivery) take(w *Watch, r *run) {
-	d.runs = append(d.runs, *r)
+	own := *r
+	if len(own.changes) == 1 {
+		// It lies in a piece with the changes of other runs, which the queue must not keep.
+		own.changes = []change{own.changes[0]}
+	}
+	d.runs = append(d.runs, own)
 	w.waiting.changes += len(r.changes)
 	w.waiting.bytes += r.bytes + runBytes
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -26,10 +27,11 @@ func (s *session) typed(text string) string {
 		if !found {
 			return b.String()
 		}
+		admins := forAdmins(b.String())
 		b.WriteString("borgcfg ")
 		switch {
 		case !s.isCommand(rest):
-		case forAdmins(b.String()):
+		case admins:
 			b.WriteString(others)
 		default:
 			b.WriteString(all)
@@ -59,11 +61,15 @@ func (s *session) isCommand(text string) bool {
 	return s.flag.App != nil && s.flag.App.Command(name) != nil && !slices.Contains(aboutNoCell, name)
 }
 
-// forAdmins reports whether the line so far says that an admin types what follows: they are
-// somebody else, with a certificate of their own.
+// markedForAdmins is the mark of a command that an admin types, whoever reads it: the words
+// right before it are "an admin makes one: " or "can be granted by NAMES: ". Who writes such a
+// command marks it so, which TestAdminCommandsAreMarked checks in all sources. Between the first
+// words and the command are plain words only, so no name or path in a line is taken for the mark.
+var markedForAdmins = regexp.MustCompile(`(^|[ ;(])([Aa]n admin [a-z ]+|granted by [a-z0-9-]+(, [a-z0-9-]+)*(, \.\.\.)?): $`)
+
+// forAdmins reports whether the text before a command marks it as one for admins: they are somebody else, with a certificate of their own.
 func forAdmins(text string) bool {
-	line := text[strings.LastIndexByte(text, '\n')+1:]
-	return strings.Contains(line, "admin") || strings.Contains(line, "granted by")
+	return markedForAdmins.MatchString(text[strings.LastIndexByte(text, '\n')+1:])
 }
 
 // typedError is the error for people with commands that work as they stand.

@@ -49,7 +49,8 @@ func TestDrainTellsWhatStays(t *testing.T) {
 	l.must(submit("db", db), submit("web", web), submit("zeta", job(3, 200, 1000, 1<<30)))
 	l.settle()
 	add("m1")
-	v := l.s.JudgeDrain(l.cell, []string{"m0"})[0]
+	verdicts, _ := l.s.JudgeDrain(l.cell, []string{"m0"})
+	v := verdicts[0]
 	var held []string
 	for _, h := range v.Holds {
 		held = append(held, h.Task.String())

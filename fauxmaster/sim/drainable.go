@@ -41,13 +41,14 @@ func (p *schedulerProcess) askDrain(r *rand.Rand) {
 		for _, i := range r.Perm(len(p.m.r.w.machines))[:n] {
 			names = append(names, p.m.r.w.machines[i].name)
 		}
-		said = p.search.JudgeDrain(p.copy, names)
+		said, _ = p.search.JudgeDrain(p.copy, names)
 	}
 	t := p.m.r.w.truth
 	t.couldGo(p.copy, said)
 	for m := range p.copy.Machines() {
 		if bare(m) && len(p.copy.HoldsOfSavers(m)) == 0 {
-			t.bareGoes(p.search.JudgeDrain(p.copy, []string{m.Name()}))
+			one, _ := p.search.JudgeDrain(p.copy, []string{m.Name()})
+			t.bareGoes(one)
 		}
 	}
 }

@@ -14,10 +14,12 @@ import (
 func DrainResponse(search *scheduler.Scheduler, c *cell.Cell, machines []string, count uint32) *borgrpc.SafeToDrainResponse {
 	r := &borgrpc.SafeToDrainResponse{Index: c.Index()}
 	var verdicts []scheduler.DrainVerdict
+	var all bool
 	if count == 0 {
-		verdicts = search.JudgeDrain(c, machines)
+		if verdicts, all = search.JudgeDrain(c, machines); !all {
+			r.Note = fmt.Sprintf("the search ended after the first %d machines that were named; ask for the others apart", len(verdicts))
+		}
 	} else {
-		var all bool
 		if verdicts, all = search.Drainable(c, machines, int(count)); !all {
 			r.Note = fmt.Sprintf("the search ended after %d machines that can go; there may be more", len(verdicts))
 		}
