@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"borg/borgmaster/client"
 	"borg/cfg"
@@ -201,15 +202,16 @@ func (v *victim) op() *borgpb.Op {
 // waitAllGone waits until no copy of any of the jobs is left.
 func (s *session) waitAllGone(victims []victim) error {
 	var jobs []jobName
-	again := "borgcfg down --wait"
+	var again strings.Builder
+	again.WriteString("borgcfg down --wait")
 	for _, v := range victims {
 		if v.job != nil {
 			jobs = append(jobs, v.jobName)
-			again += " " + s.short(v.user, v.name)
+			again.WriteString(" " + s.short(v.user, v.name))
 		}
 	}
 	for _, n := range jobs {
-		if err := s.waitGone(n, again); err != nil {
+		if err := s.waitGone(n, again.String()); err != nil {
 			return err
 		}
 	}
