@@ -31,7 +31,7 @@ func (c *Cell) grantAdvice(what, user string, sum charge, band borgpb.Band) stri
 		return what + ": " + command
 	}
 	s := &sales[0]
-	text := fmt.Sprintf(". The cell is sold out: of the %s of %s that may be granted for %s, others have %s. An admin can take some of it back (borgcfg quota list, borgcfg quota delete) or add machines",
+	text := fmt.Sprintf(". The cell is sold out: of the %s of %s that may be granted for %s, others have %s. What they have is listed by borgcfg quota list; an operator can take some of it back or add machines",
 		s.text(s.most), s.what(), soldName(band), s.text(s.others))
 	if milli := c.oversellFor(sales); milli <= maxOversell {
 		text += fmt.Sprintf(", or sell more than now: borgcfg quota policy --oversell %s=%d", BandName(soldAs(band)), milli)

@@ -39,6 +39,9 @@ const (
 	maxReceivingOfUser = 32 << 20
 	// maxReceiving bounds the same of all users together.
 	maxReceiving = 256 << 20
+	// alwaysTakenBytes is the memory of a request that is taken whatever its user holds, so that
+	// a flood of large ones is in nobody's way: maxCallsOfUser of them are 16 MiB.
+	alwaysTakenBytes = 4 << 10
 	// bodyTimeout bounds the time from the first byte of a message to its last. Then
 	// its connection is closed.
 	bodyTimeout = 10 * time.Second
@@ -335,16 +338,16 @@ func (r *receiving) reserve(n int64) bool {
 	if r.ended.Load() {
 		r.take(r.held.Load())
 	}
-	if ofUser > maxReceivingOfUser {
-		r.take(n)
-		return false
-	}
+	within := ofUser <= maxReceivingOfUser
 	if ofAll > maxReceiving {
-		r.take(n)
+		within = false
 		r.flow.crowd.hangUpLargest(nil, receivedBytes, maxReceiving-n)
-		return false
 	}
-	return true
+	if within || n <= alwaysTakenBytes {
+		return true
+	}
+	r.take(n)
+	return false
 }
 
 // take says that a handler has taken so much, or that the call has ended.
