@@ -62,7 +62,7 @@ func (j *Job) onlyInAllocs() bool {
 
 // reviewStopsOfJob is called after each change of the specs of a job.
 func (c *Cell) reviewStopsOfJob(j *Job) {
-	if j.stopping == 0 || !slices.ContainsFunc(j.specs, func(s *Spec) bool { return s.Proto.AllocSet != "" }) {
+	if j.stopping == 0 {
 		return
 	}
 	for _, t := range j.rows {
