@@ -87,34 +87,3 @@ func sumOf(op *borgpb.Op, data []byte) uint64 {
 	}
 	return requestSum(data)
 }
-
-// unreadField is the number under which everyField yields bytes that are no field.
-const unreadField = 0
-
-// everyField yields all fields of a message, of every wire type, unlike eachField. Bytes of an
-// unread remainder come as one value: nothing that was sent is left out of a sum.
-func everyField(data []byte, f func(field protowire.Number, number uint64, value []byte)) {
-	for len(data) > 0 {
-		field, kind, head := protowire.ConsumeTag(data)
-		n := -1
-		if head > 0 {
-			n = protowire.ConsumeFieldValue(field, kind, data[head:])
-		}
-		if n < 0 {
-			f(unreadField, 0, data)
-			return
-		}
-		value := data[head : head+n]
-		switch kind {
-		case protowire.VarintType:
-			number, _ := protowire.ConsumeVarint(value)
-			f(field, number, nil)
-		case protowire.BytesType:
-			value, _ = protowire.ConsumeBytes(value)
-			f(field, 0, value)
-		default:
-			f(field, uint64(kind), value)
-		}
-		data = data[head+n:]
-	}
-}

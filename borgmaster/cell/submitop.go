@@ -77,31 +77,4 @@ func decodeSubmitJob(s *borgpb.SubmitJob, data []byte, asker string) bool {
 	})
 }
 
-// eachField calls f for each field of a message that consists of varints and of bytes, of
-// which value is nil and not nil. False: it is no such message, or f wants no more of it.
-func eachField(data []byte, f func(field protowire.Number, number uint64, value []byte) bool) bool {
-	for len(data) > 0 {
-		field, kind, n := protowire.ConsumeTag(data)
-		if n < 0 {
-			return false
-		}
-		data = data[n:]
-		var number uint64
-		var value []byte
-		switch kind {
-		case protowire.VarintType:
-			number, n = protowire.ConsumeVarint(data)
-		case protowire.BytesType:
-			value, n = protowire.ConsumeBytes(data)
-		default:
-			return false
-		}
-		if n < 0 || !f(field, number, value) {
-			return false
-		}
-		data = data[n:]
-	}
-	return true
-}
-
 func text(value []byte) (string, bool) { return string(value), utf8.Valid(value) }

@@ -49,17 +49,26 @@ func Cost(op *borgpb.Op) int {
 // those of its spec included: what it costs to read it, beside its bytes.
 func Elements(op *borgpb.Op) int {
 	n := elementsOf(op.ProtoReflect())
-	switch o := op.GetOp().(type) {
-	case *borgpb.Op_SubmitJob:
-		n += jobShape.Weigh(o.SubmitJob.GetSpec(), MaxOpElements).Elements
-	case *borgpb.Op_UpdateJob:
-		n += jobShape.Weigh(o.UpdateJob.GetSpec(), MaxOpElements).Elements
-	case *borgpb.Op_SubmitAllocSet:
-		n += setShape.Weigh(o.SubmitAllocSet.GetSpec(), MaxOpElements).Elements
-	case *borgpb.Op_UpdateAllocSet:
-		n += setShape.Weigh(o.UpdateAllocSet.GetSpec(), MaxOpElements).Elements
+	if spec, shape := encodedSpec(op); shape != nil {
+		n += shape.Weigh(spec, MaxOpElements).Elements
 	}
 	return n
+}
+
+// encodedSpec returns the spec that an op of a user carries in encoded form, and the shape of
+// its type; nil if the op carries none.
+func encodedSpec(op *borgpb.Op) ([]byte, *weight.Shape) {
+	switch o := op.GetOp().(type) {
+	case *borgpb.Op_SubmitJob:
+		return o.SubmitJob.GetSpec(), jobShape
+	case *borgpb.Op_UpdateJob:
+		return o.UpdateJob.GetSpec(), jobShape
+	case *borgpb.Op_SubmitAllocSet:
+		return o.SubmitAllocSet.GetSpec(), setShape
+	case *borgpb.Op_UpdateAllocSet:
+		return o.UpdateAllocSet.GetSpec(), setShape
+	}
+	return nil, nil
 }
 
 // elementsOf counts those of a decoded message.

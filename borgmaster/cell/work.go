@@ -58,17 +58,14 @@ func (c *Cell) Work(op *borgpb.Op) int {
 // ReadWork is the part of Work that checking an op takes, be it accepted or not: reading its
 // spec, and merging the overrides of a job.
 func ReadWork(op *borgpb.Op) int {
-	switch o := op.GetOp().(type) {
-	case *borgpb.Op_SubmitJob:
-		return readWork(o.SubmitJob.GetSpec())
-	case *borgpb.Op_UpdateJob:
-		return readWork(o.UpdateJob.GetSpec())
-	case *borgpb.Op_FireCron:
+	if o, ok := op.GetOp().(*borgpb.Op_FireCron); ok {
 		return readWork(o.FireCron.GetSpec())
-	case *borgpb.Op_SubmitAllocSet:
-		return setShape.Weigh(o.SubmitAllocSet.GetSpec(), maxSpecElements).Elements / elementsPerWork
-	case *borgpb.Op_UpdateAllocSet:
-		return setShape.Weigh(o.UpdateAllocSet.GetSpec(), maxSpecElements).Elements / elementsPerWork
+	}
+	switch spec, shape := encodedSpec(op); shape {
+	case jobShape:
+		return readWork(spec)
+	case setShape:
+		return setShape.Weigh(spec, maxSpecElements).Elements / elementsPerWork
 	}
 	return 0
 }
@@ -96,7 +93,7 @@ func (c *Cell) workOfJob(key named, spec []byte) int {
 // sizeOfJob is what kind of job an encoded spec describes, and its number of tasks.
 func sizeOfJob(spec []byte) (kind borgpb.JobKind, tasks int) {
 	const kindField, tasksField = 1, 2
-	fields(spec, func(field protowire.Number, number uint64, _ []byte) {
+	everyField(spec, func(field protowire.Number, number uint64, _ []byte) {
 		switch field {
 		case kindField:
 			kind = borgpb.JobKind(int32(number))
@@ -110,7 +107,7 @@ func sizeOfJob(spec []byte) (kind borgpb.JobKind, tasks int) {
 func (c *Cell) workOfSet(key named, spec []byte) int {
 	const allocsField = 1
 	allocs := 0
-	fields(spec, func(field protowire.Number, number uint64, _ []byte) {
+	everyField(spec, func(field protowire.Number, number uint64, _ []byte) {
 		if field == allocsField {
 			allocs = atMost(uint32(number), maxAllocsPerSet)
 		}
@@ -149,7 +146,7 @@ type overrideSize struct {
 // sizesOf reads them without decoding the spec; of what is no spec it tells what there is.
 func sizesOf(spec []byte) (s mergeSizes) {
 	const task, overrides = 4, 5
-	fields(spec, func(field protowire.Number, _ uint64, value []byte) {
+	everyField(spec, func(field protowire.Number, _ uint64, value []byte) {
 		switch field {
 		case task:
 			env, args := taskSizes(value)
@@ -163,7 +160,7 @@ func sizesOf(spec []byte) (s mergeSizes) {
 
 func sizeOfOverride(data []byte) (o overrideSize) {
 	const first, last, spec = 1, 2, 3
-	fields(data, func(field protowire.Number, number uint64, value []byte) {
+	everyField(data, func(field protowire.Number, number uint64, value []byte) {
 		switch field {
 		case first:
 			o.first = uint32(number)
@@ -179,7 +176,7 @@ func sizeOfOverride(data []byte) (o overrideSize) {
 
 func taskSizes(data []byte) (env, args int) {
 	const argsField, envField = 2, 3
-	fields(data, func(field protowire.Number, _ uint64, _ []byte) {
+	everyField(data, func(field protowire.Number, _ uint64, _ []byte) {
 		switch field {
 		case argsField:
 			args++
@@ -188,32 +185,6 @@ func taskSizes(data []byte) (env, args int) {
 		}
 	})
 	return env, args
-}
-
-// fields calls f for each field of a message as far as it can be read.
-func fields(data []byte, f func(field protowire.Number, number uint64, value []byte)) {
-	for len(data) > 0 {
-		field, kind, n := protowire.ConsumeTag(data)
-		if n < 0 {
-			return
-		}
-		data = data[n:]
-		var number uint64
-		var value []byte
-		switch kind {
-		case protowire.VarintType:
-			number, n = protowire.ConsumeVarint(data)
-		case protowire.BytesType:
-			value, n = protowire.ConsumeBytes(data)
-		default:
-			n = protowire.ConsumeFieldValue(field, kind, data)
-		}
-		if n < 0 {
-			return
-		}
-		f(field, number, value)
-		data = data[n:]
-	}
 }
 
 // cutsOf are the indices at which runs of tasks begin that need the same, ascending.
