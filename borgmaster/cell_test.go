@@ -19,6 +19,7 @@ import (
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
+	"borg/scheduler/process"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -43,6 +44,21 @@ type testCell struct {
 func clock(speed int64) func() int64 {
 	start := time.Now()
 	return func() int64 { return int64(time.Since(start))*speed + 1 }
+}
+
+// runScheduler runs a scheduler beside the first replica until the test ends.
+func (tc *testCell) runScheduler() {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := process.Run(ctx, process.Config{Master: tc.addrs[0], Identity: source(tc.t, identity.Scheduler, "1")}); err != nil {
+			tc.t.Error(err)
+		}
+	})
+	tc.t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
 }
 
 // newCell starts n masters, the first of which is elected.

@@ -1,19 +1,15 @@
 package borgmaster_test
 
 import (
-	"context"
 	"strings"
-	"sync"
 	"testing"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
-	"borg/scheduler/process"
 )
 
 // TestProductionGetsRoomByMoves has production wait that fits nowhere before two
@@ -21,15 +17,7 @@ import (
 // and nobody else was disturbed.
 func TestProductionGetsRoomByMoves(t *testing.T) {
 	tc := newCell(t, 2, nil)
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := process.Run(ctx, process.Config{Master: tc.addrs[0], Identity: source(t, identity.Scheduler, "1")}); err != nil {
-			t.Error(err)
-		}
-	})
-	defer running.Wait()
-	defer cancel()
+	tc.runScheduler()
 	user := tc.client(1, "alice")
 	job := func(name string, tasks uint32, cpuMilli int64) {
 		spec, err := proto.Marshal(&borgpb.JobSpec{

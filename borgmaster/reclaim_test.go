@@ -1,8 +1,6 @@
 package borgmaster_test
 
 import (
-	"context"
-	"sync"
 	"testing"
 	"time"
 
@@ -10,10 +8,8 @@ import (
 
 	"borg/borgmaster"
 	"borg/borgmaster/reclaim"
-	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
-	"borg/scheduler/process"
 )
 
 // TestBatchRunsInWhatProductionDoesNotUse fills a machine with production that uses a
@@ -22,15 +18,7 @@ import (
 // is used, reserved and allowed is told by every replica.
 func TestBatchRunsInWhatProductionDoesNotUse(t *testing.T) {
 	tc := newCellAt(t, 100, 2, func(_ int, c *borgmaster.Config) { c.PollPeriod = 2 * time.Second })
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := process.Run(ctx, process.Config{Master: tc.addrs[0], Identity: source(t, identity.Scheduler, "1")}); err != nil {
-			t.Error(err)
-		}
-	})
-	defer running.Wait()
-	defer cancel()
+	tc.runScheduler()
 	user := tc.client(1, "alice")
 	job := func(name string, priority int32, cpuMilli int64) {
 		spec, err := proto.Marshal(&borgpb.JobSpec{

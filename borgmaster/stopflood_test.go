@@ -1,20 +1,16 @@
 package borgmaster_test
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster/cell"
-	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
-	"borg/scheduler/process"
 )
 
 // stopFlood is a user whose tasks ignore SIGTERM and have a day to end, and who replaces
@@ -169,15 +165,7 @@ func TestTasksThatIgnoreStops(t *testing.T) {
 		})
 		tc.addMachine(b)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := process.Run(ctx, process.Config{Master: tc.addrs[0], Identity: source(t, identity.Scheduler, "1")}); err != nil {
-			t.Error(err)
-		}
-	})
-	defer running.Wait()
-	defer cancel()
+	tc.runScheduler()
 	tc.hasUsers()
 	root := tc.client(1, "root")
 	tc.must(root, &borgpb.Op{Op: &borgpb.Op_SetQuotaPolicy{SetQuotaPolicy: &borgpb.SetQuotaPolicy{Enforce: new(true)}}})

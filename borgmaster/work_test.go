@@ -23,7 +23,7 @@ func resize(owner, name string, tasks uint32) *borgpb.Op {
 func stillClock(_ int, c *borgmaster.Config) { c.MonotonicNs = func() int64 { return 1 } }
 
 // TestWorkIsBounded: a user who has much done by small requests is told when to come back,
-// whomever he asks; his small changes and those of others go on.
+// whichever replica is asked. Small changes of the user and changes of others go on.
 func TestWorkIsBounded(t *testing.T) {
 	tc := newCell(t, 2, stillClock)
 	for replica := 1; replica <= 2; replica++ {

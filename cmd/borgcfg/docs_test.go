@@ -58,8 +58,29 @@ func TestHintsNameCommands(t *testing.T) {
 	// What sentences say of the program, and what every program has.
 	prose := []string{"does", "of", "finds", "help"}
 	found := 0
-	root := filepath.Join("..", "..")
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+	eachText(t, func(path, text string) {
+		for _, m := range named.FindAllStringSubmatch(text, -1) {
+			if slices.Contains(prose, m[1]) {
+				continue
+			}
+			found++
+			verb := app.Command(m[1])
+			// Events can be exported, and are shown otherwise.
+			sub := func(c *ucli.Command) bool { return c.HasName(m[2]) }
+			if verb == nil || len(verb.Subcommands) > 0 && m[2] != "" && verb.Name != "events" && !slices.ContainsFunc(verb.Subcommands, sub) {
+				t.Errorf("%s: %q: there is no such command", path, m[0])
+			}
+		}
+	})
+	if found < 100 {
+		t.Errorf("only %d commands were found", found)
+	}
+}
+
+// eachText calls f with each string literal of the sources that is not in a test.
+func eachText(t *testing.T, f func(path, text string)) {
+	t.Helper()
+	err := filepath.WalkDir(filepath.Join("..", ".."), func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return err
 		}
@@ -68,25 +89,12 @@ func TestHintsNameCommands(t *testing.T) {
 			return err
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
-			lit, ok := n.(*ast.BasicLit)
-			if !ok || lit.Kind != token.STRING {
-				return true
-			}
-			text, err := strconv.Unquote(lit.Value)
-			if err != nil {
-				return true
-			}
-			for _, m := range named.FindAllStringSubmatch(text, -1) {
-				if slices.Contains(prose, m[1]) {
-					continue
+			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+				text, err := strconv.Unquote(lit.Value)
+				if err != nil {
+					t.Errorf("%s: %s: %v", path, lit.Value, err)
 				}
-				found++
-				verb := app.Command(m[1])
-				// Events can be exported, and are shown otherwise.
-				sub := func(c *ucli.Command) bool { return c.HasName(m[2]) }
-				if verb == nil || len(verb.Subcommands) > 0 && m[2] != "" && verb.Name != "events" && !slices.ContainsFunc(verb.Subcommands, sub) {
-					t.Errorf("%s: %q: there is no such command", path, m[0])
-				}
+				f(path, text)
 			}
 			return true
 		})
@@ -94,9 +102,6 @@ func TestHintsNameCommands(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
-	}
-	if found < 100 {
-		t.Errorf("only %d commands were found", found)
 	}
 }
 

@@ -2,7 +2,6 @@ package door
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"strings"
 	"sync"
@@ -92,44 +91,20 @@ func (v *validator) Mutations(stream borgrpc.MasterService_MutationsServer) erro
 
 // weighedCell is a server that blocks validations.
 type weighedCell struct {
-	t         *testing.T
-	authority *identity.Authority
-	addr      string
-	v         *validator
-	server    *Server
+	*startedDoor
+	v *validator
 }
 
 func newWeighedCell(t *testing.T) *weighedCell {
-	ca, err := identity.NewAuthority("test", time.Now(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &weighedCell{t: t, authority: ca, v: &validator{may: make(chan struct{})}}
-	l, err := Listen("127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.server = NewServer(Config{Identity: c.source(identity.Master, "1")})
-	borgrpc.RegisterMasterServiceServer(c.server, c.v)
-	c.addr = l.Addr().String()
-	var serving sync.WaitGroup
-	serving.Go(func() { _ = c.server.Serve(l) })
-	t.Cleanup(func() { c.server.Stop(); serving.Wait() })
-	return c
-}
-
-func (c *weighedCell) source(role identity.Role, id string) *identity.Source {
-	s, err := c.authority.Source(identity.Name{Cell: "test", Role: role, ID: id}, time.Now(), time.Hour)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return s
+	t.Helper()
+	v := &validator{may: make(chan struct{})}
+	return &weighedCell{startDoor(t, func(s *Server) { borgrpc.RegisterMasterServiceServer(s, v) }), v}
 }
 
 // dial connects a caller who sends bytes as they are.
 func (c *weighedCell) dial(who *identity.Source) *grpc.ClientConn {
 	raw := rawMessages{encoding.GetCodecV2("proto")}
-	conn, err := Dial(c.addr, who, identity.Name{Cell: "test", Role: identity.Master}, grpc.WithDefaultCallOptions(grpc.ForceCodecV2(raw)))
+	conn, err := Dial(c.addr, who, c.master, grpc.WithDefaultCallOptions(grpc.ForceCodecV2(raw)))
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -151,7 +126,7 @@ func ops(n int) []byte { return []byte(strings.Repeat("\x0a\x00", n)) }
 // each is told why, also on a stream.
 func TestDenseRequestsAreNotDecoded(t *testing.T) {
 	c := newWeighedCell(t)
-	conns := []*grpc.ClientConn{c.dial(c.source(identity.User, "alice")), c.dial(c.source(identity.Task, "alice/web/0"))}
+	conns := []*grpc.ClientConn{c.dial(c.alice), c.dial(c.source(identity.Task, "alice/web/0"))}
 	check := func(what string, err error) {
 		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "texts, entries and messages") {
 			t.Errorf("%s: %v, want that it has too many elements", what, err)
@@ -186,14 +161,13 @@ func TestDenseRequestsAreNotDecoded(t *testing.T) {
 // refused, another user is served, and afterwards nothing is left of it.
 func TestDecodedRequestsCount(t *testing.T) {
 	c := newWeighedCell(t)
-	alice := c.source(identity.User, "alice")
 	const n, each = 60, 40_000
 	weight := shapes.of((*borgrpc.ValidateRequest)(nil).ProtoReflect().Descriptor()).Weigh(ops(each), maxValidateElements).Bytes
 	fit := int64(maxReceivingOfUser / weight)
 	if fit < 2 || fit > n/2 {
 		t.Fatalf("%d requests fit", fit)
 	}
-	conn, another := c.dial(alice), c.dial(c.source(identity.Task, "alice/web/0"))
+	conn, another := c.dial(c.alice), c.dial(c.source(identity.Task, "alice/web/0"))
 	var refused, begun atomic.Int64
 	var calling sync.WaitGroup
 	begin := func(conn *grpc.ClientConn) {
@@ -224,7 +198,7 @@ func TestDecodedRequestsCount(t *testing.T) {
 	// Who leaves does not get rid of them.
 	conn.Close()
 	another.Close()
-	anew := c.dial(alice)
+	anew := c.dial(c.alice)
 	if err := c.validate(anew, ops(each)); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("on another connection: %v, want ResourceExhausted", err)
 	}

@@ -314,13 +314,7 @@ func (r *receiving) add(n int64) {
 	if r.ended.Load() {
 		return
 	}
-	r.held.Add(n)
-	r.flow.held.Add(n)
-	ofUser, ofAll := r.flow.user.receiving.Add(n), r.flow.crowd.receiving.Add(n)
-	if r.ended.Load() {
-		r.take(r.held.Load())
-	}
-	switch {
+	switch ofUser, ofAll := r.count(n); {
 	case ofUser > maxReceivingOfUser:
 		r.flow.crowd.hangUpLargest(r.flow.user, receivedBytes, maxReceivingOfUser)
 	case ofAll > maxReceiving:
@@ -328,16 +322,23 @@ func (r *receiving) add(n int64) {
 	}
 }
 
-// reserve counts the memory that a message takes once it is decoded, and reports whether its
-// user may have that much. Where all users together have too much, the connection that holds
-// most is closed.
-func (r *receiving) reserve(n int64) bool {
+// count adds n to what the call, its connection, its user and all users hold, and returns the
+// last two.
+func (r *receiving) count(n int64) (ofUser, ofAll int64) {
 	r.held.Add(n)
 	r.flow.held.Add(n)
-	ofUser, ofAll := r.flow.user.receiving.Add(n), r.flow.crowd.receiving.Add(n)
+	ofUser, ofAll = r.flow.user.receiving.Add(n), r.flow.crowd.receiving.Add(n)
 	if r.ended.Load() {
 		r.take(r.held.Load())
 	}
+	return ofUser, ofAll
+}
+
+// reserve counts the memory that a message takes once it is decoded, and reports whether it may be
+// decoded: if its user and all users stay within their bounds, or if it takes at most
+// alwaysTakenBytes. If all users together hold too much, the connection with the most is closed.
+func (r *receiving) reserve(n int64) bool {
+	ofUser, ofAll := r.count(n)
 	within := ofUser <= maxReceivingOfUser
 	if ofAll > maxReceiving {
 		within = false

@@ -165,20 +165,27 @@ func TestLargeMessageIsRefused(t *testing.T) {
 	}
 }
 
+// timedCall begins a call, and returns what feeds its connection and whether that was closed.
+func timedCall(t *testing.T) (feed func([]byte), hung *atomic.Bool) {
+	f := newInflow(newCrowd(), &presentUser{})
+	hung = new(atomic.Bool)
+	f.preface, f.hangUp = 0, func() { hung.Store(true) }
+	feed = func(b []byte) {
+		t.Helper()
+		if err := f.feed(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	feed(frame(1, 4, 1, nil))
+	f.begin(100, new(atomic.Int32))
+	return feed, hung
+}
+
 // TestLateMessageEndsItsConnection holds that a message has bodyTimeout to come, and
 // that an idle stream has any time.
 func TestLateMessageEndsItsConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newInflow(newCrowd(), &presentUser{})
-		var hung atomic.Bool
-		f.preface, f.hangUp = 0, func() { hung.Store(true) }
-		feed := func(b []byte) {
-			if err := f.feed(b); err != nil {
-				t.Fatal(err)
-			}
-		}
-		feed(frame(1, 4, 1, nil))
-		f.begin(100, new(atomic.Int32))
+		feed, hung := timedCall(t)
 		feed(frame(0, 0, 1, message(10, 10)))
 		time.Sleep(time.Hour)
 		feed(frame(0, 0, 1, message(10, 9)))
@@ -376,10 +383,9 @@ func TestHalfSentCallsAreBounded(t *testing.T) {
 // when they come, leave nothing that counts, whatever was sent of them.
 func TestAbandonedCallsCountNoMore(t *testing.T) {
 	c := newWeighedCell(t)
-	alice := c.source(identity.User, "alice")
 	crowd := c.server.crowd
 	for range 20 {
-		raw := dialRaw(t, c.addr, alice, identity.Name{Cell: "test", Role: identity.Master})
+		raw := dialRaw(t, c.addr, c.alice, c.master)
 		raw.more = [][2]string{{"grpc-timeout", "1n"}}
 		for range 50 {
 			// The server may close the connection meanwhile, which is as good.
@@ -407,27 +413,25 @@ func TestAbandonedCallsCountNoMore(t *testing.T) {
 // them, so that no number of connections passes the bound.
 func TestCallsOnManyConnectionsAreBounded(t *testing.T) {
 	c := newWeighedCell(t)
-	alice := c.source(identity.User, "alice")
 	most := int64(0)
+	look := func() {
+		c.server.crowd.mu.Lock()
+		defer c.server.crowd.mu.Unlock()
+		for _, u := range c.server.crowd.users {
+			most = max(most, u.calls.Load())
+		}
+	}
 	for range 8 {
-		raw := dialRaw(t, c.addr, alice, identity.Name{Cell: "test", Role: identity.Master})
+		raw := dialRaw(t, c.addr, c.alice, c.master)
 		for range maxCallsOfOne + 100 {
 			if raw.head("/borgrpc.MasterService/Mutations") != nil {
 				break
 			}
 		}
-		c.server.crowd.mu.Lock()
-		for _, u := range c.server.crowd.users {
-			most = max(most, u.calls.Load())
-		}
-		c.server.crowd.mu.Unlock()
+		look()
 	}
 	for range 1000 {
-		c.server.crowd.mu.Lock()
-		for _, u := range c.server.crowd.users {
-			most = max(most, u.calls.Load())
-		}
-		c.server.crowd.mu.Unlock()
+		look()
 		time.Sleep(time.Millisecond)
 	}
 	// A refused one is counted for a moment.
@@ -475,20 +479,11 @@ func TestOnlyOneIsClosed(t *testing.T) {
 	}
 }
 
-// TestMessagesBackToBack: a frame that ends a message and begins the next one starts its time
-// anew, so a client that sends steadily is not too slow.
+// TestMessagesBackToBack: a frame that ends one message and begins the next restarts the timer,
+// so a client that sends steadily keeps its connection.
 func TestMessagesBackToBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newInflow(newCrowd(), &presentUser{})
-		var hung atomic.Bool
-		f.preface, f.hangUp = 0, func() { hung.Store(true) }
-		feed := func(b []byte) {
-			if err := f.feed(b); err != nil {
-				t.Fatal(err)
-			}
-		}
-		feed(frame(1, 4, 1, nil))
-		f.begin(100, new(atomic.Int32))
+		feed, hung := timedCall(t)
 		feed(frame(0, 0, 1, message(10, 5)))
 		for range 20 {
 			time.Sleep(bodyTimeout / 2)

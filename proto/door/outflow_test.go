@@ -86,10 +86,12 @@ func TestAnswersThatNoWindowTakes(t *testing.T) {
 
 // startedDoor is a server of a test with a caller.
 type startedDoor struct {
-	t      *testing.T
-	addr   string
-	alice  *identity.Source
-	master identity.Name
+	t         *testing.T
+	authority *identity.Authority
+	server    *Server
+	addr      string
+	alice     *identity.Source
+	master    identity.Name
 }
 
 func startDoor(t *testing.T, register func(*Server)) *startedDoor {
@@ -98,23 +100,28 @@ func startDoor(t *testing.T, register func(*Server)) *startedDoor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source := func(role identity.Role, id string) *identity.Source {
-		s, err := ca.Source(identity.Name{Cell: "test", Role: role, ID: id}, time.Now(), time.Hour)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}
 	l, err := Listen("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := NewServer(Config{Identity: source(identity.Master, "1")})
-	register(s)
+	s := &startedDoor{t: t, authority: ca, addr: l.Addr().String(), master: identity.Name{Cell: "test", Role: identity.Master}}
+	s.alice = s.source(identity.User, "alice")
+	s.server = NewServer(Config{Identity: s.source(identity.Master, "1")})
+	register(s.server)
 	served := make(chan error, 1)
-	go func() { served <- s.Serve(l) }()
-	t.Cleanup(func() { s.Stop(); <-served })
-	return &startedDoor{t: t, addr: l.Addr().String(), alice: source(identity.User, "alice"), master: identity.Name{Cell: "test", Role: identity.Master}}
+	go func() { served <- s.server.Serve(l) }()
+	t.Cleanup(func() { s.server.Stop(); <-served })
+	return s
+}
+
+// source makes a certificate for somebody.
+func (s *startedDoor) source(role identity.Role, id string) *identity.Source {
+	s.t.Helper()
+	who, err := s.authority.Source(identity.Name{Cell: "test", Role: role, ID: id}, time.Now(), time.Hour)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return who
 }
 
 // callUnread makes calls on a connection that opens no window.
