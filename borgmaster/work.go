@@ -13,13 +13,11 @@ import (
 	"borg/proto/door"
 )
 
-// checkedWork is the work of an op above which the elected master checks it before it goes
-// into the log. What is refused there costs each replica as much, and again when it is
-// replayed.
+// checkedWork is the work above which the elected master checks an op before it puts it into the
+// log. An op that is refused in the log costs every replica its work, and again at each replay.
 const checkedWork = 1_000
 
-// propose puts what the caller asks for into the log of the elected master, if he
-// may ask for it.
+// propose puts an op into the log of the elected master, if its caller may ask for it.
 func (m *Master) propose(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, error) {
 	var op *borgpb.Op
 	var r *borgpb.Refusal

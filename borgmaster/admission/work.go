@@ -1,26 +1,28 @@
 package admission
 
 const (
-	// MaxWork is what one user may ask the elected master to do at once, in tasks and allocs that it makes,
-	// changes or ends: as many as a user may have, so one large job can always begin.
+	// MaxWork is a user's budget of work at a replica: tasks and allocs that its changes make,
+	// change or end at once. It is as many as a user may have, so that one large job always
+	// fits.
 	MaxWork = 200_000
-	// So much of it comes back in a second.
+	// workPerS is how much of the budget comes back in a second.
 	workPerS = 10_000
 )
 
 // FreeWork is the work of an op that is free: the log itself costs more.
 const FreeWork = 16
 
-// worked is the time at which a user's budget of work will be whole again.
+// worked is the time at which a user's budget of work will be full again.
 type worked int64
 
-// workCost is what of an op's work counts: more than the whole budget does not.
+// workCost is what an op's work costs of the budget: at most all of it.
 func workCost(work int) int64 { return int64(min(max(work-FreeWork, 0), MaxWork)) }
 
 func workNs(cost int64) int64 { return cost * (1e9 / workPerS) }
 
-// Work takes the work of an op, or of several that are asked about together, from its user's
-// budget. Otherwise it says when there will be enough. Small changes go on meanwhile.
+// Work takes the work of an op, or of several that one call asks about, from the user's budget.
+// If the budget is too small now, it takes nothing and returns when it will do. Small changes
+// go on meanwhile.
 func (c *Core[W]) Work(now int64, name string, work int) *Refusal {
 	cost := workCost(work)
 	if cost == 0 {
@@ -43,8 +45,8 @@ func (c *Core[W]) RefusedWork(now int64, name string, why *Refusal) {
 	c.noWork(now, c.of(now, name), why)
 }
 
-// noWork counts a refusal. Who is told to come back later and does not heed it, again and again,
-// has all changes refused, unheard: to hear them takes time, too.
+// noWork counts a refusal. A user whose calls keep ignoring the time to come back has all changes
+// refused by their heads, because reading them takes time, too.
 func (c *Core[W]) noWork(now int64, u *user[W], r *Refusal) {
 	c.stats.WritesRefused++
 	if now >= u.workNs {

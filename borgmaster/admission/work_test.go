@@ -53,15 +53,15 @@ func TestWork(t *testing.T) {
 
 	c.End("alice", true)
 	if c.sweep(now + 1_000*ms); c.users["alice"] == nil {
-		t.Error("a user is forgotten who would have his budget anew")
+		t.Error("a user is forgotten whose budget is not full")
 	}
 	if c.sweep(now + 60_000*ms); len(c.users) != 0 {
 		t.Errorf("%d users are remembered who have their whole budget", len(c.users))
 	}
 }
 
-// TestWorkHeedless: who asks for much again and again, before it is time, is refused unheard;
-// who heeds what he is told is not, nor is anybody else.
+// TestWorkHeedless: a user who keeps asking for large changes before the time that was told has
+// all changes refused by their heads. A user who waits as told has not, and others have not.
 func TestWorkHeedless(t *testing.T) {
 	c := New[int](Config{})
 	now := ms
@@ -70,7 +70,7 @@ func TestWorkHeedless(t *testing.T) {
 			now += r.RetryNs
 		}
 		if r := c.Closed(now, "alice"); r != nil {
-			t.Fatalf("one who heeds it: %v", r)
+			t.Fatalf("a user who waits as told: %v", r)
 		}
 		c.Begin(now, "alice", 10)
 		c.End("alice", true)
@@ -85,7 +85,7 @@ func TestWorkHeedless(t *testing.T) {
 		c.Work(now, "dave", MaxWork)
 	}
 	if r := c.Closed(now, "dave"); r == nil {
-		t.Error("one who heeds nothing is heard")
+		t.Error("a user who never waits is not refused by the heads of its calls")
 	}
 	elsewhere := Elsewhere("carol", "too much", 2_000*ms)
 	for range heedlessCalls + 1 {

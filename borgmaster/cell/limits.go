@@ -130,7 +130,8 @@ const (
 	maxUsers   = 100_000
 	maxTokens  = 10_000
 	maxTokenNs = 24 * 3600 * second
-	// How long a revocation counts at least, longer than any certificate of a user.
+	// revocationNs is the least time for which a revocation is kept. It is longer than the life
+	// of any user's certificate.
 	revocationNs = 7 * 24 * 3600 * second
 
 	// Quotas, and users whose tasks are bounded.

@@ -75,14 +75,15 @@ type Preemptor struct {
 // Never tells that it takes nobody's place.
 func (p *Preemptor) Never() bool { return p.Mode == borgpb.Preempt_PREEMPT_NEVER }
 
-// MayTake tells whether it may take the place of a user's work of some priority now: of work
-// that it outranks, but not of its own user's while too much of that stops already.
+// MayTake reports whether p may preempt a user's work of some priority now. It may preempt work
+// that it outranks, but not work of its own user while too much of that is stopping.
 func (c *Cell) MayTake(p *Preemptor, user string, priority int32) bool {
 	return c.outranks(p, user, priority) && (p.User != user || c.PreemptsOwn(user, BandOf(priority)))
 }
 
-// outranks tells whether it may take the place of a user's work of some priority: of
-// lower ones, but within a band that collapses, and then at most of its own user's.
+// outranks reports whether p may preempt a user's work of some priority, whatever is stopping.
+// It outranks lower priorities. Within a band that collapses it outranks only work of its own
+// user, and only if its mode is PREEMPT_OWN.
 func (c *Cell) outranks(p *Preemptor, user string, priority int32) bool {
 	if p.Never() || !MayPreempt(p.Priority, priority) {
 		return false

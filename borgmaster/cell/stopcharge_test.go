@@ -16,8 +16,8 @@ func (l *testLog) runAll(uid string, tasks uint32) {
 	}
 }
 
-// TestStoppingIsCharged: who submits, kills and submits anew holds at most twice the
-// quota; a job that was ended is submitted again at once.
+// TestStoppingIsCharged: a user who submits and kills in turns holds at most twice the quota. A
+// job that was ended can be submitted again at once.
 func TestStoppingIsCharged(t *testing.T) {
 	l := quotaLog(t)
 	l.do(setQuota("u", production, 20_000, tib))
@@ -38,7 +38,7 @@ func TestStoppingIsCharged(t *testing.T) {
 	for _, name := range []string{"web", "other"} {
 		l.short(submitJob(t, name, spec), "20 of cpu is missing", "Tasks that stop still hold 40", "u/web (10 tasks, each at most 1 d after it was told to stop)", "try again when they have ended")
 	}
-	// Not enforced, it is counted; enforced anew, it is charged.
+	// It is counted while quotas are not enforced, and charged when they are enforced again.
 	l.do(enforce(false))
 	if got := l.c.ChargeOf("u", production); got.CPUMilli != 40_000 {
 		t.Errorf("charged %+v for what stops while nothing is enforced", got)
@@ -86,8 +86,8 @@ func (l *testLog) held() (cpuMilli int64) {
 	return cpuMilli
 }
 
-// TestUpdatesThatStop: who updates over and over tasks that do not heed SIGTERM, of one job
-// or of several, holds at most three times the quota, also while tasks wait for a place.
+// TestUpdatesThatStop: a user who keeps updating tasks that ignore SIGTERM, of one job or of
+// several, holds at most three times the quota, also while tasks wait for a place.
 func TestUpdatesThatStop(t *testing.T) {
 	for _, jobs := range []int{1, 2, 5} {
 		for _, waits := range []bool{false, true} {
