@@ -7,23 +7,14 @@ import (
 	"borg/borgmaster/cell"
 )
 
-// A machine counts for the first test that it failed. What else it has too little of is told
-// beside it: who asks for less of one resource only would wait for the next.
+// A machine is counted under the first test that it failed. What else it is short of is told
+// beside that: a user who asks for less of one resource only would wait for the next.
 
-// alsoShort tells of what else there is too little on the machines that failed the test of
-// one resource first.
+// alsoShort tells what else the machines are short of that failed the test of one resource
+// first.
 func (e *explanation) alsoShort(fit cell.Fit, first string, req *request) (words string) {
 	for _, d := range dimensions(&req.res) {
-		if n := e.numShort(fit, &d); n > 0 && d.name != first {
-			most := int64(0)
-			for i, f := range e.fits {
-				if f == fit {
-					// The others have enough of it.
-					if free := e.freeOf(e.want, e.spots[i], &d); free < d.asked {
-						most = max(most, free)
-					}
-				}
-			}
+		if n, most := e.short(fit, &d); n > 0 && d.name != first {
 			words += fmt.Sprintf("; %s short of %s too: needs %s, at most %s is free", ofThem(n, e.counts[fit], "it is", "are"), d.name, d.text(d.asked), d.text(most))
 		}
 	}
@@ -43,17 +34,21 @@ func ofThem(n, of int, one, verb string) string {
 	return fmt.Sprintf("%d of them %s", n, verb)
 }
 
-// numShort counts the machines with that outcome that have too little of a resource.
-func (e *explanation) numShort(fit cell.Fit, d *dimension) (n int) {
+// short counts the machines with that outcome that have too little of a resource, and returns
+// the most that one of them has free.
+func (e *explanation) short(fit cell.Fit, d *dimension) (n int, mostFree int64) {
 	if fit < cell.FitPorts || fit > cell.FitDevices {
-		return 0
+		return 0, 0
 	}
 	for i, f := range e.fits {
-		if f == fit && e.freeOf(e.want, e.spots[i], d) < d.asked {
-			n++
+		if f != fit {
+			continue
+		}
+		if free := e.freeOf(e.want, e.spots[i], d); free < d.asked {
+			n, mostFree = n+1, max(mostFree, free)
 		}
 	}
-	return n
+	return n, mostFree
 }
 
 // besides is " (2 of them memory too)": what else machines are short of that failed the test
@@ -65,7 +60,7 @@ func (e *explanation) besides(first cell.Fit) string {
 		if d.fit == first {
 			continue
 		}
-		if n := e.numShort(first, &d); n > 0 {
+		if n, _ := e.short(first, &d); n > 0 {
 			words := d.name + " too"
 			if of := e.counts[first]; of > 1 {
 				words = fmt.Sprintf("%d of them ", n) + words
