@@ -81,8 +81,8 @@ func (s *Scheduler) noteOwnHeld(c *cell.Cell, by *cell.Preemptor) {
 	s.ownHeld[by.User] = true
 }
 
-// reviewOwnHeld has everything asked for anew when a user's work may preempt the user's own
-// again: that depends on what stops anywhere, not on one machine.
+// reviewOwnHeld makes all waiting work be searched for again when a user's work may preempt the
+// user's own work again. That depends on what stops on any machine, not on one.
 func (s *Scheduler) reviewOwnHeld(c *cell.Cell) {
 	for user := range s.ownHeld {
 		if !ownHeld(c, user) {

@@ -12,9 +12,9 @@ import (
 // aboutNoCell are the commands that ask no cell.
 var aboutNoCell = []string{"eval", "login", "version"}
 
-// typed makes the commands in a text for people work as they stand: they name the cell, who
-// asks and whose jobs are meant as this command line did. It is the one place where they do.
-// All that is told passes through it: progress, say, and errors, whoever wrote them.
+// typed adds to the commands in a text the global flags of this command line (cell, identity and
+// user), so that they work as they stand. All output for people passes through it: progress,
+// tables and errors, also those that masters wrote.
 func (s *session) typed(text string) string {
 	all, others := s.globals(true), s.globals(false)
 	if all == "" {
@@ -61,13 +61,14 @@ func (s *session) isCommand(text string) bool {
 	return s.flag.App != nil && s.flag.App.Command(name) != nil && !slices.Contains(aboutNoCell, name)
 }
 
-// markedForAdmins is the mark of a command that an admin types, whoever reads it: the words
-// right before it are "an admin makes one: " or "can be granted by NAMES: ". Who writes such a
-// command marks it so, which TestAdminCommandsAreMarked checks in all sources. Between the first
-// words and the command are plain words only, so no name or path in a line is taken for the mark.
+// markedForAdmins matches the words before a command that only an admin can use: "an admin makes
+// one: " or "granted by NAMES: ". TestAdminCommandsAreMarked checks that all sources write them so.
+// Only plain words may stand between "an admin" and the command, so that no name or path in a
+// line is taken for the mark.
 var markedForAdmins = regexp.MustCompile(`(^|[ ;(])([Aa]n admin [a-z ]+|granted by [a-z0-9-]+(, [a-z0-9-]+)*(, \.\.\.)?): $`)
 
-// forAdmins reports whether the text before a command marks it as one for admins: they are somebody else, with a certificate of their own.
+// forAdmins reports whether the text before a command marks it as one for admins. They use a
+// certificate of their own, so the command gets no --identity.
 func forAdmins(text string) bool {
 	return markedForAdmins.MatchString(text[strings.LastIndexByte(text, '\n')+1:])
 }
