@@ -16,7 +16,7 @@ import (
 // waitFor waits until f says "", and fails with what it said last.
 func waitFor(t *testing.T, what string, f func() string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	err := until(ctx, what, func(context.Context) error {
 		if s := f(); s != "" {
