@@ -59,6 +59,11 @@ func (c check) bad(where, hint, format string, args ...any) {
 	c.d.faultAtPath(c.o, where, hint, format, args...)
 }
 
+// warn tells of what is right and may not be meant.
+func (c check) warn(where, hint, format string, args ...any) {
+	c.d.warnings = append(c.d.warnings, c.d.faultOf(c.o, where, hint, fmt.Sprintf(format, args...)))
+}
+
 // lacks is bad unless the cell fills it in.
 func (c check) lacks(where, hint, what string) {
 	c.o.lacks = c.d.faultOf(c.o, where, hint, what)
