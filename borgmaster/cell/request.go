@@ -150,9 +150,10 @@ func (c *Cell) remember(op *borgpb.Op, res *borgpb.Result) {
 	c.dirty(r)
 	c.thinRequests(r.user, c.StateBudget(r.user, measureRequests))
 	if len(q.byID) > q.most {
-		// Some at once: finding the user takes longer than the rest.
+		// Many at once: finding the user takes longer than the rest. Where many users have few
+		// each, no one loses more than half.
 		user, most := q.largest()
-		c.thinRequests(user, most-int64(q.most/64+1))
+		c.thinRequests(user, max(most-int64(q.most/64+1), most/2))
 	}
 }
 
