@@ -107,6 +107,9 @@ func (j *Job) Key() JobKey { return j.key }
 // UID tells this job from others of the same key.
 func (j *Job) UID() UID { return j.uid }
 
+// SubmittedWallNs is the cell's wall time at which the job was submitted.
+func (j *Job) SubmittedWallNs() int64 { return j.submittedWallNs }
+
 // Version counts the changes of the spec and of the number of tasks, from 1.
 func (j *Job) Version() uint64 { return j.version }
 
