@@ -107,7 +107,7 @@ func (l *look) judgePorts(v *pages.Verdict) {
 	more, first := 0, ""
 	l.m.cfg.Log.View(func(c *cell.Cell) {
 		for m := range c.Machines() {
-			held := m.HeldPortsWords()
+			held := c.HeldPortsWords(m)
 			switch {
 			case held == "":
 			case len(words) == maxSilentShown:

@@ -145,7 +145,7 @@ func checkProbe(h *borgpb.HealthCheck, ports []string) *borgpb.Refusal {
 // checkPaths requires clean paths, and mounts that hide neither the root nor the directories
 // that every task needs.
 func checkPaths(t *borgpb.TaskSpec) *borgpb.Refusal {
-	clean := func(p string) bool { return p == "/" || path.Clean(p) == strings.TrimSuffix(p, "/") }
+	clean := func(p string) bool { return p == "/" || p != "//" && path.Clean(p) == strings.TrimSuffix(p, "/") }
 	bad := func(field, p string) *borgpb.Refusal {
 		return invalid(field, "%q has empty, . or .. parts; write %s", clip(p, 128), clip(path.Clean(p), 128))
 	}
