@@ -63,14 +63,6 @@ func (all *jobs) add(j *Job) {
 	all.count++
 }
 
-// sameUser is the name of a user as his jobs have it, if he has any: kept once.
-func (all *jobs) sameUser(user string) string {
-	if u := all.byUser[user]; u != nil {
-		return u.user
-	}
-	return user
-}
-
 // remove takes out the job of a key, if it is there.
 func (all *jobs) remove(key JobKey) {
 	u := all.byUser[key.User]

@@ -627,6 +627,6 @@ func (l *loader) request(seq uint64, d *decoder) error {
 	if seq >= q.nextSeq || q.byID[r.id] != nil {
 		return errors.New("an odd request")
 	}
-	q.add(r)
+	q.add(r, q.share(r.user))
 	return nil
 }

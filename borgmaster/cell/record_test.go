@@ -69,7 +69,7 @@ var derivedFields = map[string][]string{
 	"Update":      {"down", "cursor", "chosen", "watched", "askedNs"},
 	"seat":        {"job", "index"},
 	"cron":        {"job"},
-	"request":     {"gone"},
+	"request":     {"gone", "next"},
 	"User":        {"gone"},
 	"token":       {"gone"},
 	"Secret":      {"user", "name", "gone"},

@@ -39,14 +39,14 @@ const (
 // requestSum is a hash of what an encoded op asks for. It is the same for all tries of
 // one request, and differs between requests. The encoding sorts the entries of maps.
 func requestSum(op []byte) uint64 {
-	hash := sha256.New()
+	// Most ops fit into room, and allocate nothing.
+	var room [512]byte
+	b := slices.Grow(room[:0], len(op))
 	write := func(field protowire.Number, number uint64, value []byte) {
-		var head [3 * binary.MaxVarintLen64]byte
-		b := binary.AppendUvarint(head[:0], uint64(field))
+		b = binary.AppendUvarint(b, uint64(field))
 		b = binary.AppendUvarint(b, number)
 		b = binary.AppendUvarint(b, uint64(len(value)))
-		hash.Write(b)
-		hash.Write(value)
+		b = append(b, value...)
 	}
 	everyField(op, func(field protowire.Number, number uint64, value []byte) {
 		if field != unreadField && field < payloadField {
@@ -77,7 +77,8 @@ func requestSum(op []byte) uint64 {
 			last = inner
 		})
 	})
-	return binary.BigEndian.Uint64(hash.Sum(nil))
+	sum := sha256.Sum256(b)
+	return binary.BigEndian.Uint64(sum[:])
 }
 
 // sumOf is the requestSum of an op that has a request id.
