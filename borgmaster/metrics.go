@@ -55,7 +55,7 @@ var figures = []pages.Figure{
 	{Name: "admission_quiet_seconds", Help: "How long it takes for them in quiet, as far as was seen."},
 	{Name: "crash_reports_held_total", Help: "Reports of crashes that were left for later because their jobs have many."},
 	{Name: "handshakes_dropped_total", Help: "Connections dropped before they said who they are, since newer ones came and their address or the door was full."},
-	{Name: "hung_up_total", Help: "Connections closed for what they sent: too much at once, a message that took too long, or one that was too large."},
+	{Name: "hung_up_total", Help: "Connections closed for what they sent: too much at once, a message that took too long or was too large, or too many frames without a message."},
 	{Name: "received_bytes_total", Help: "Bytes read from connections, without what TLS adds, by the role of who is on the other end.", Labels: []string{"from"}},
 	{Name: "lane_items", Help: "What waits or is under way, by lane.", Labels: []string{"lane"}},
 	{Name: "lane_limit_items", Help: "How much may wait or be under way, by lane.", Labels: []string{"lane"}},

@@ -23,7 +23,7 @@ func TestOneCallerKeepsNobodyOut(t *testing.T) {
 	open := func(who identity.Name) (net.Conn, error) {
 		near, far := net.Pipe()
 		far.Close()
-		conn, _, _, err := c.admit(near, who)
+		conn, _, _, err := c.admit(reading(near, who), who)
 		return conn, err
 	}
 	var conns []net.Conn

@@ -70,8 +70,14 @@ type presentUser struct {
 	// Bytes received from them that were not decoded, and the memory of messages that were
 	// and are not answered.
 	receiving atomic.Int64
+	// Frames that carry no message.
+	idle *idleFrames
 	// Key in crowd.users.
 	key string
+}
+
+func newPresentUser(key string) *presentUser {
+	return &presentUser{flows: make(map[*inflow]bool), idle: idleOfUser(), key: key}
 }
 
 // chargedUser returns the key under which a caller's connections and calls count: a task's
@@ -134,7 +140,7 @@ func newHall() *entrance.Hall {
 
 // admit counts a connection of a known caller until it is closed, or returns an error if there
 // are too many. Masters and schedulers are not counted.
-func (c *crowd) admit(conn net.Conn, name identity.Name) (net.Conn, *present, *inflow, error) {
+func (c *crowd) admit(conn *readingConn, name identity.Name) (net.Conn, *present, *inflow, error) {
 	if name.Role == identity.Master || name.Role == identity.Scheduler {
 		return buffered(conn, nil), nil, nil, nil
 	}
@@ -152,11 +158,12 @@ func (c *crowd) admit(conn net.Conn, name identity.Name) (net.Conn, *present, *i
 		c.callers[name] = here
 	}
 	if user == nil {
-		user = &presentUser{flows: make(map[*inflow]bool), key: chargedUser(name)}
+		user = newPresentUser(chargedUser(name))
 		c.users[user.key] = user
 	}
 	here.conns.Add(1)
 	flow := newInflow(c, user)
+	flow.rest = conn.rest
 	user.flows[flow] = true
 	leave := func() {
 		if here.conns.Add(-1) == 0 {
@@ -221,6 +228,9 @@ func (c *Config) tap(ctx context.Context, call *tap.Info) (context.Context, erro
 	if !ok {
 		return ctx, status.Error(codes.Unauthenticated, "nobody knows who calls")
 	}
+	if info.flow != nil {
+		info.flow.called(RequestBytes(call.FullMethodName, info.name.Role))
+	}
 	var err error
 	switch behalf := len(call.Header.Get(behalfKey)) > 0; {
 	case !behalf:
@@ -234,20 +244,16 @@ func (c *Config) tap(ctx context.Context, call *tap.Info) (context.Context, erro
 	}
 	reserved := false
 	if err == nil && info.flow != nil {
-		if err = info.flow.reserveCall(&info); err == nil {
-			reserved = true
-		} else {
-			info.rest(restAfter(err, info.conns()))
-		}
+		err = info.flow.reserveCall(&info)
+		reserved = err == nil
 	}
 	if err == nil && info.name.Role != identity.Master && c.Admit != nil {
-		if err = c.Admit(call.FullMethodName, info.name); err != nil {
-			// The connection is not read for a while, which slows down a caller that keeps
-			// asking. Sleeping here would hold the lock of the connection.
-			info.rest(restAfter(err, info.conns()))
-		}
+		err = c.Admit(call.FullMethodName, info.name)
 	}
 	if err != nil {
+		// The connection is not read for a while, which slows down a caller that keeps
+		// asking. Sleeping here would hold the lock of the connection.
+		info.rest(restAfter(err, info.conns()))
 		if reserved {
 			info.flow.countCall(info.calls, -1)
 		}

@@ -76,8 +76,8 @@ func RequestBytes(method string, role identity.Role) int64 {
 
 var hungUp atomic.Int64
 
-// HungUp is how many connections this process has closed for what they sent: too much
-// at once, a message that took too long, or one that was too large.
+// HungUp is how many connections this process has closed for what they sent: too much at once,
+// a message that took too long or was too large, or too many frames without a message.
 func HungUp() int64 { return hungUp.Load() }
 
 const (
@@ -85,12 +85,13 @@ const (
 	frameHeadBytes   = 9
 	messageHeadBytes = 5
 
-	frameData      = 0x0
-	frameHeaders   = 0x1
-	frameReset     = 0x3
-	flagEndStream  = 0x1
-	flagPadded     = 0x8
-	refusedMessage = 0xff
+	frameData         = 0x0
+	frameHeaders      = 0x1
+	frameReset        = 0x3
+	frameContinuation = 0x9
+	flagEndStream     = 0x1
+	flagPadded        = 0x8
+	refusedMessage    = 0xff
 )
 
 var errMessageTooLarge = errors.New("a message is larger than its call may send")
@@ -125,10 +126,19 @@ type inflow struct {
 	calls map[uint32]*receiving
 	// What is written to the connection.
 	out *outflow
+	// Frames that carry no message.
+	idles *idleFrames
+	// What the heads of the present call count in idles.
+	heads int64
+	// Makes the connection rest; nil in tests alone.
+	rest func(time.Duration)
 }
 
 func newInflow(c *crowd, user *presentUser) *inflow {
-	return &inflow{crowd: c, user: user, preface: prefaceBytes, calls: make(map[uint32]*receiving), out: newOutflow()}
+	f := &inflow{crowd: c, user: user, preface: prefaceBytes, calls: make(map[uint32]*receiving), idles: idleOfConn()}
+	user.idle.allow(framesOfConn)
+	f.out = newOutflow(f.allow)
+	return f
 }
 
 func (f *inflow) stream() uint32 { return binary.BigEndian.Uint32(f.head[5:]) & (1<<31 - 1) }
@@ -164,7 +174,9 @@ func (f *inflow) feed(b []byte) error {
 			f.headN += n
 			b = b[n:]
 			if f.headN == frameHeadBytes {
-				f.beginFrame()
+				if err := f.beginFrame(); err != nil {
+					return err
+				}
 			}
 		default:
 			n := min(int(f.left), len(b))
@@ -181,12 +193,31 @@ func (f *inflow) feed(b []byte) error {
 	return nil
 }
 
-func (f *inflow) beginFrame() {
+func (f *inflow) beginFrame() error {
 	f.left = uint32(f.head[0])<<16 | uint32(f.head[1])<<8 | uint32(f.head[2])
 	f.padding, f.padNext = 0, f.head[3] == frameData && f.head[4]&flagPadded != 0
+	err := f.countFrame()
 	if f.left == 0 {
 		f.endFrame()
 	}
+	return err
+}
+
+// countFrame counts the present frame if it is idle.
+func (f *inflow) countFrame() error {
+	n := 1 + int64(f.left)/idlePayloadBytes
+	switch f.head[3] {
+	case frameData:
+		if f.left >= smallDataBytes && f.calls[f.stream()] != nil {
+			return nil
+		}
+		n = 1
+	case frameHeaders:
+		f.heads = n
+	case frameContinuation:
+		f.heads += n
+	}
+	return f.idle(n)
 }
 
 func (f *inflow) endFrame() {

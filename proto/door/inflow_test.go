@@ -47,7 +47,7 @@ func TestInflowFollowsFrames(t *testing.T) {
 	for seed := range uint64(500) {
 		r := mathrand.New(mathrand.NewPCG(seed, 1))
 		c := newCrowd()
-		user := &presentUser{flows: map[*inflow]bool{}}
+		user := newPresentUser("")
 		f := newInflow(c, user)
 		f.hangUp = func() { t.Errorf("seed %d: hung up", seed) }
 		user.flows[f] = true
@@ -141,7 +141,7 @@ func TestLargeMessageIsRefused(t *testing.T) {
 		{"over in pieces", [][]byte{message(101, 0)[:3], message(101, 50)[3:]}, true, 0},
 		{"over in two frames of one byte and the rest", [][]byte{{0}, message(101, 50)[1:]}, false, 1<<32 - 1},
 	} {
-		f := newInflow(newCrowd(), &presentUser{})
+		f := newInflow(newCrowd(), newPresentUser(""))
 		f.preface, f.hangUp = 0, func() {}
 		if err := f.feed(frame(1, 4, 1, nil)); err != nil {
 			t.Fatal(err)
@@ -167,7 +167,7 @@ func TestLargeMessageIsRefused(t *testing.T) {
 
 // timedCall begins a call, and returns what feeds its connection and whether that was closed.
 func timedCall(t *testing.T) (feed func([]byte), hung *atomic.Bool) {
-	f := newInflow(newCrowd(), &presentUser{})
+	f := newInflow(newCrowd(), newPresentUser(""))
 	hung = new(atomic.Bool)
 	f.preface, f.hangUp = 0, func() { hung.Store(true) }
 	feed = func(b []byte) {
@@ -447,7 +447,7 @@ func TestOnlyOneIsClosed(t *testing.T) {
 	var closed []string
 	var flows []*inflow
 	for n := range 60 {
-		u := &presentUser{flows: make(map[*inflow]bool), key: fmt.Sprint("user", n)}
+		u := newPresentUser(fmt.Sprint("user", n))
 		c.users[u.key] = u
 		f := newInflow(c, u)
 		done := make(chan struct{}, 1)

@@ -24,6 +24,8 @@ type outflow struct {
 	left  uint32
 	// The call whose payload the present frame carries; nil if none is followed.
 	data *answering
+	// Lets so many idle frames of the other end come.
+	allow func(frames int64)
 }
 
 // answering is one call on its way out.
@@ -61,7 +63,9 @@ var written = func() chan struct{} {
 	return c
 }()
 
-func newOutflow() *outflow { return &outflow{calls: make(map[uint32]*answering)} }
+func newOutflow(allow func(frames int64)) *outflow {
+	return &outflow{calls: make(map[uint32]*answering), allow: allow}
+}
 
 // begin counts a call until its end is written.
 func (o *outflow) begin(stream uint32, abandon func()) *answering {
@@ -210,6 +214,7 @@ func (o *outflow) stream() uint32 { return binary.BigEndian.Uint32(o.head[5:]) &
 // feed follows the next bytes that were written.
 func (o *outflow) feed(b []byte) {
 	var all []func()
+	frames := int64(0)
 	o.mu.Lock()
 	for len(b) > 0 {
 		if o.headN < frameHeadBytes {
@@ -222,6 +227,9 @@ func (o *outflow) feed(b []byte) {
 			o.left = uint32(o.head[0])<<16 | uint32(o.head[1])<<8 | uint32(o.head[2])
 			if o.data = nil; o.head[3] == frameData {
 				o.data = o.calls[o.stream()]
+			}
+			if o.head[3] <= frameHeaders && o.calls[o.stream()] != nil {
+				frames++
 			}
 		}
 		n := min(int(o.left), len(b))
@@ -242,6 +250,9 @@ func (o *outflow) feed(b []byte) {
 		}
 	}
 	o.mu.Unlock()
+	if frames > 0 {
+		o.allow(frames * framesOfWritten)
+	}
 	for _, release := range all {
 		release()
 	}

@@ -283,7 +283,7 @@ func TestOutflow(t *testing.T) {
 		}
 	}()
 	r := mathrand.New(mathrand.NewPCG(seed, 1))
-	o := newOutflow()
+	o := newOutflow(func(int64) {})
 	released := map[uint32]int{}
 	written, ended := map[uint32]bool{}, map[uint32]bool{}
 	calls := map[uint32]*answering{}
@@ -354,7 +354,7 @@ func TestOutflowMessages(t *testing.T) {
 		}
 	}()
 	r := mathrand.New(mathrand.NewPCG(seed, 2))
-	o := newOutflow()
+	o := newOutflow(func(int64) {})
 	type stream struct {
 		a *answering
 		// Of the message that is being written.
@@ -429,7 +429,7 @@ func TestUnreadAnswersOfAll(t *testing.T) {
 	hold := func(user string, bytes int64) {
 		u := c.users[user]
 		if u == nil {
-			u = &presentUser{flows: make(map[*inflow]bool), key: user}
+			u = newPresentUser(user)
 			c.users[user] = u
 		}
 		f := newInflow(c, u)

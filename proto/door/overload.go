@@ -217,6 +217,7 @@ func (callCounter) HandleRPC(ctx context.Context, s stats.RPCStats) {
 		// It is decoded, and its memory counts in place of its bytes.
 		if r := receivingOf(ctx); r != nil {
 			r.take(int64(s.WireLength))
+			r.flow.allow(framesOfMessage)
 		}
 	case *stats.End:
 		endCall(ctx)

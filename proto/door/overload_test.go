@@ -37,7 +37,7 @@ func TestPatience(t *testing.T) {
 // TestAnswersAreBounded: what one caller has not read is bounded over all his calls.
 func TestAnswersAreBounded(t *testing.T) {
 	alice := identity.Name{Cell: "test", Role: identity.User, ID: "alice"}
-	flow := newInflow(newCrowd(), new(presentUser))
+	flow := newInflow(newCrowd(), newPresentUser(""))
 	resp := &borgrpc.GetCellResponse{Build: strings.Repeat("x", 8<<20)}
 	for n := range 12 {
 		p := &patience{timer: time.AfterFunc(time.Hour, func() {}), flow: flow}
