@@ -225,6 +225,16 @@ func (c *Cell) checkJobQuota(key JobKey, j *Job, spec *Spec, tasks uint32) *borg
 	return c.checkCharge(key, was, j.chargeWith(specs, tasks))
 }
 
+// checkAfterExtra refuses specs and a number of tasks with which a job would hold at once what
+// the extra tasks of its update were charged for: these end then, and still stop.
+func (c *Cell) checkAfterExtra(j *Job, specs []*Spec, tasks uint32) *borgpb.Refusal {
+	if c.quotas.used == nil || j.update.Extra() == 0 {
+		return nil
+	}
+	was := j.chargeWith(j.specs, j.Size())
+	return c.checkChargeBeside(j.key, was, j.chargeWith(specs, tasks), j.charged.minus(was))
+}
+
 // chargeAlone is what a new job with the spec is charged.
 func (s *Spec) chargeAlone() charge { return (&Job{}).chargeWith([]*Spec{s}, s.Proto.Tasks) }
 

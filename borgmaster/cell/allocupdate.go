@@ -340,6 +340,23 @@ func (c *Cell) waitOfAlloc(a *Alloc) string {
 	if h := c.HoldOf(a.staying()); h != nil {
 		return h.Reason
 	}
+	return c.stopsOfMove(a)
+}
+
+// stopsOfMove says whose tasks that stop would hold too much if those in an alloc stopped, too.
+func (c *Cell) stopsOfMove(a *Alloc) string {
+	copies := make(map[string]int64)
+	more := make(map[string]charge)
+	for _, p := range a.staying() {
+		user := p.job.key.User
+		copies[user]++
+		more[user] = more[user].plus(chargeOf(BandOf(p.priority), p.res, 1))
+	}
+	for _, user := range sortedKeys(more) {
+		if why := c.stopsAtEdge(user, copies[user], more[user]); why != "" {
+			return why + c.describeStopping(user)
+		}
+	}
 	return ""
 }
 

@@ -28,6 +28,10 @@ type applying struct {
 	events []Event
 	// Jobs of which something changed, to be settled when the op is done.
 	touched []*Job
+	// Users whose stop charges became smaller.
+	eased []string
+	// The job whose update was the last that had to wait for copies to stop.
+	heldForStops *Job
 }
 
 // commit does an op that was checked. It cannot refuse any more.

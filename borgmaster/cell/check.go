@@ -71,6 +71,9 @@ func (c *Cell) Check() error {
 	if err := c.checkQuotas(); err != nil {
 		return err
 	}
+	if err := c.checkRolling(); err != nil {
+		return err
+	}
 	if err := c.checkStopCharges(); err != nil {
 		return err
 	}

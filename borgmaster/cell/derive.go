@@ -27,6 +27,7 @@ func (l *loader) finish() error {
 		if err := j.update.loadExtra(); err != nil {
 			return err
 		}
+		c.noteRolling(j)
 		if j.update.Rolling() {
 			for _, t := range j.rows {
 				if t.flags&taskUpdating != 0 {

@@ -279,6 +279,11 @@ func (c *Cell) review(j *Job) {
 // its update goes on, its tasks leave machines that drain, its own state follows
 // its tasks', its children end with it. Ending them touches more jobs.
 func (c *Cell) settleJobs() {
+	c.settleTouched()
+	c.stopsEased()
+}
+
+func (c *Cell) settleTouched() {
 	for i := 0; i < len(c.now.touched); i++ {
 		j := c.now.touched[i]
 		c.roll(j)

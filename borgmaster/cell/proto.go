@@ -215,6 +215,8 @@ func (c *Cell) updateWaits(u *Update, st *borgpb.UpdateStatus) {
 		if due := c.gateEndNs(u); due < maxTimeNs {
 			st.GateLeftNs = left(due)
 		}
+	case c.waitOfUpdate(u) != "":
+		st.WaitsFor = "tasks to end: " + c.waitOfUpdate(u)
 	case u.down > 0:
 		st.WaitsFor = u.waitsForTask(c.clock.cellNs)
 	}

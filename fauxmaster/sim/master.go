@@ -500,7 +500,7 @@ func (m *masterSide) mutate(from caller, op *borgpb.Op, forwarded bool, deadline
 		default:
 			m.forward(s.Elected, from, op, deadlineNs, func(res *borgpb.Result, err error) {
 				if too := (errTooMuch{}); errors.As(err, &too) {
-					m.admission.Close(m.r.monoNs(), from.name.User(), too.Refusal)
+					m.refusedElsewhere(from.name.User(), op, too.Refusal)
 				}
 				end(res, err)
 			})
