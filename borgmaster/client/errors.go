@@ -165,7 +165,7 @@ func (c *Client) gaveUp(ctx context.Context, what string, began time.Time, faile
 		return fmt.Errorf("%s: %w", what, cause)
 	}
 	e := &UnreachableError{What: what, After: time.Since(began), Replicas: failed}
-	for _, r := range c.replicas {
+	for _, r := range c.all() {
 		err := failed[r.addr]
 		if err == nil {
 			continue

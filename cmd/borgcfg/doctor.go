@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"borg/borgmaster/client"
 	"borg/cli"
 	"borg/proto/borgrpc"
 )
@@ -28,7 +29,18 @@ func doctor(s *session) error {
 	var answers []proto.Message
 	silent := 0
 	views := m.Examine(s.ctx)
+	var are, gone []string
+	if slices.ContainsFunc(views, func(v client.Examined) bool { return v.Err != nil }) {
+		are, gone = m.Moved(s.ctx)
+	}
 	for _, v := range views {
+		if slices.Contains(gone, v.Addr) {
+			all = append(all, told{[]string{v.Addr}, &borgrpc.Finding{
+				Severity: borgrpc.Severity_SEVERITY_WARNING, Text: "No master of the cell is there any more.",
+				Next: fmt.Sprintf("name in %s: %s", s.place.Origin, strings.Join(are, ",")),
+			}})
+			continue
+		}
 		if v.Err != nil {
 			silent++
 			all = append(all, told{[]string{v.Addr}, &borgrpc.Finding{

@@ -64,6 +64,7 @@ func newSession(ctx *ucli.Context, con *console) (*session, error) {
 }
 
 func (s *session) close() {
+	s.tellMoved()
 	s.end()
 	s.renewing.Wait()
 	if s.client != nil {
