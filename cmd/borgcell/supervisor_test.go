@@ -65,6 +65,37 @@ func TestDeadProcessIsStartedAgain(t *testing.T) {
 	}
 }
 
+func TestProcessThatIsOverStaysDead(t *testing.T) {
+	s, dir := testSupervisor(t)
+	over := filepath.Join(dir, "over")
+	p := s.add(processSpec{
+		Name: "a", Path: "/bin/sh", Args: []string{"-c", "exec sleep 1000"}, LogPath: filepath.Join(dir, "a.log"),
+		Over: func() bool { return exists(over) },
+	})
+	if err := p.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.serves(p.running())
+	if err := os.WriteFile(over, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.kill(false); err != nil {
+		t.Fatal(err)
+	}
+	if p.crashed() {
+		t.Error("it counts as one that crashed")
+	}
+	waitFor(t, "it is not wanted any more", func() string {
+		if p.wanted() {
+			return "it is"
+		}
+		return ""
+	})
+	if pid := p.pid(); pid != 0 {
+		t.Errorf("it runs as process %d", pid)
+	}
+}
+
 func TestHeldProcessStaysDeadUntilStarted(t *testing.T) {
 	s, dir := testSupervisor(t)
 	p := shell(s, dir, "a", "echo here; exec sleep 1000")

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"borg/borgmaster/client"
 	"borg/cli"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -265,7 +266,7 @@ func (s *session) holder(user string) (*holder, error) {
 		h.known = h.known || u.Name == user
 		names = append(names, u.Name)
 	}
-	if h.known {
+	if h.known = h.known || s.invited(m, user); h.known {
 		return h, nil
 	}
 	jobs, err := m.ListJobs(s.ctx, &borgrpc.ListJobsRequest{Dead: true})
@@ -277,6 +278,19 @@ func (s *session) holder(user string) (*holder, error) {
 	}
 	h.near = cli.Nearest(user, names)
 	return h, nil
+}
+
+// invited tells whether the audit knows that somebody was to become this user: the cell
+// keeps nothing of who has logged in.
+func (s *session) invited(m *client.Client, user string) bool {
+	found := false
+	err := m.Audit(s.ctx, &borgrpc.AuditRequest{Object: "user/" + user, Verb: "add-token", Last: 1}, func(resp *borgrpc.AuditResponse) error {
+		for _, r := range resp.Records {
+			found = found || r.Refusal == nil && r.Object == "user/"+user
+		}
+		return nil
+	})
+	return err == nil && found
 }
 
 // changeOf makes a mutation about a user, and says aloud if the cell has nothing else of

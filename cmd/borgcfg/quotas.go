@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,8 +10,6 @@ import (
 	"time"
 
 	ucli "github.com/urfave/cli/v2"
-	"google.golang.org/grpc/codes"
-	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	borgcell "borg/borgmaster/cell"
@@ -236,9 +235,10 @@ func (s *session) fillResources(m *client.Client, objects []declared) (map[strin
 		otherwise, known := bounds[d.User]
 		if !known {
 			resp, err := m.ListQuotas(s.ctx, d.User)
-			switch grpcstatus.Code(err) {
-			case codes.OK:
-			case codes.Unimplemented, codes.PermissionDenied:
+			var notAllowed *client.NotAllowedError
+			switch {
+			case err == nil:
+			case errors.As(err, &notAllowed) && !notAllowed.Revoked:
 				// Then what the cell fills in is seen as a difference.
 				resp = &borgrpc.ListQuotasResponse{}
 			default:

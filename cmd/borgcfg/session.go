@@ -64,6 +64,7 @@ func newSession(ctx *ucli.Context, con *console) (*session, error) {
 }
 
 func (s *session) close() {
+	s.tellMoved()
 	s.end()
 	s.renewing.Wait()
 	if s.client != nil {
@@ -233,6 +234,7 @@ func (s *session) explain(err error) error {
 		otherCell   *client.OtherCellError
 		noCell      *client.NoCellError
 		unknownCell *client.UnknownCellError
+		answered    *client.AnswerError
 	)
 	switch {
 	case errors.As(err, &faults):
@@ -254,6 +256,8 @@ func (s *session) explain(err error) error {
 	case errors.As(err, &unreachable):
 		e.Code = cli.Unreachable
 		e.Next = s.unreachableHint(unreachable)
+	case errors.As(err, &answered) && answered.Away():
+		e.Code = cli.Unreachable
 	case errors.As(err, &broken):
 		e.Code, e.Next = cli.Unreachable, "a master or the machine went away; run the command again"
 	case errors.As(err, &otherCell):
