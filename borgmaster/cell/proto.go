@@ -86,7 +86,7 @@ func (p *Copy) Proto() *borgpb.Attempt {
 func (c *Cell) MachineProto(m *Machine) *borgpb.Machine {
 	p := m.Alone()
 	st := p.Status
-	st.Limits, st.Reserved = m.limits().Proto(), m.room.taken.others.Proto()
+	st.Limits, st.Reserved = m.Limits().Proto(), m.room.taken.others.Proto()
 	st.Tasks, st.Allocs = uint32(len(m.copies)), uint32(len(m.allocs))
 	st.Drain, st.HeldPorts = c.drainProto(m), c.heldPortsProto(m)
 	return p
