@@ -24,6 +24,8 @@ type evaluator struct {
 	// Jobs and alloc sets in the order in which they were declared.
 	declared []*made
 	budget   budget
+	// Some name does not exist, and a stand-in took its place.
+	mistaken bool
 	print    func(Position, string)
 }
 
@@ -93,12 +95,16 @@ func (e *evaluator) run(src *source) ([]*node, error) {
 	thread := &starlark.Thread{Name: src.name, Load: e.load, Print: e.printed}
 	thread.SetLocal(running, src)
 	_, err := e.guard.watch(func() (starlark.StringDict, error) { return e.exec(thread, src) })
-	if err != nil {
-		return nil, Faults{e.explain(src, err)}
-	}
 	var out []*node
-	for _, m := range e.declared {
-		out = append(out, m.node)
+	// What was declared is looked at after an error too, unless a bound was passed.
+	if bound := new(Fault); e.guard.stopped() == "" && !errors.As(err, &bound) {
+		for _, m := range e.declared {
+			out = append(out, m.node)
+		}
+	}
+	// With a stand-in for what does not exist, an error may follow from that alone.
+	if err != nil && (!e.mistaken || len(e.sources.found) == 0) {
+		return out, Faults{e.explain(src, err)}
 	}
 	return out, nil
 }
@@ -108,19 +114,30 @@ func (e *evaluator) run(src *source) ([]*node, error) {
 var options = &syntax.FileOptions{Set: true, TopLevelControl: true, GlobalReassign: true}
 
 func (e *evaluator) exec(thread *starlark.Thread, src *source) (starlark.StringDict, error) {
+	predeclared := e.predeclared()
+	program, err := e.program(src, predeclared)
+	if unknown := e.undefined(err); len(unknown) > 0 {
+		for _, name := range unknown {
+			predeclared[name] = standIn(name)
+		}
+		e.mistaken = true
+		program, err = e.program(src, predeclared)
+	}
+	if err != nil {
+		return nil, err
+	}
+	e.guard.adopt(thread)
+	return program.Init(thread, predeclared)
+}
+
+func (e *evaluator) program(src *source, predeclared starlark.StringDict) (*starlark.Program, error) {
 	file, err := options.Parse(src.name, src.data, 0)
 	if err != nil {
 		return nil, err
 	}
 	guardSyntax(file)
 	e.index(src, file)
-	predeclared := e.predeclared()
-	program, err := starlark.FileProgram(file, predeclared.Has)
-	if err != nil {
-		return nil, err
-	}
-	e.guard.adopt(thread)
-	return program.Init(thread, predeclared)
+	return starlark.FileProgram(file, predeclared.Has)
 }
 
 func (e *evaluator) index(src *source, file *syntax.File) {
@@ -195,25 +212,40 @@ func (e *evaluator) predeclared() starlark.StringDict {
 // it on the list of what the file declares.
 func (e *evaluator) construct(t *starlark.Thread, c *constructor, args starlark.Tuple, kwargs []starlark.Tuple) (starlark.Value, error) {
 	at := e.pos(t.CallFrame(1).Pos)
+	defer func(before int) {
+		for _, f := range e.sources.found[before:] {
+			e.place(f, t.CallStack())
+		}
+	}(len(e.sources.found))
 	call := e.calls[at]
 	if call != nil {
 		start, _ := call.Span()
 		at = e.pos(start)
 	}
-	if len(args) > 0 {
-		return nil, e.faultAt(at, len(c.name), fmt.Sprintf("write %s(name = value, ...)", c.name), "%s() takes named arguments only", c.name)
-	}
 	m := &made{by: c, node: &node{kind: kindMap, pos: at, width: len(c.name), made: c}, vals: make(map[string]starlark.Value)}
+	if len(args) > 0 {
+		m.node.rest = true
+		if err := e.note(at, len(c.name), fmt.Sprintf("write %s(name = value, ...)", c.name), "%s() takes named arguments only", c.name); err != nil {
+			return nil, err
+		}
+	}
 	var base *made
 	for _, kv := range kwargs {
 		name := string(kv[0].(starlark.String))
 		namePos, value := argument(e, call, name, at)
 		if name == "base" {
 			b, ok := kv[1].(*made)
-			if !ok || b.by.name != c.name {
-				return nil, e.faultAt(namePos, len(name), "", "base must be %s(...), not %s", c.name, kv[1].Type())
+			if ok && b.by.name == c.name {
+				base = b
+				continue
 			}
-			base = b
+			m.node.rest = true
+			if _, mistake := kv[1].(standIn); mistake {
+				continue
+			}
+			if err := e.note(namePos, len(name), "", "base must be %s(...), not %s", c.name, kv[1].Type()); err != nil {
+				return nil, err
+			}
 			continue
 		}
 		if _, ok := lookup(c.message, name); !ok && !(c.object && contains(objectNames, name)) && !(c.name == "override" && name == "index") {
@@ -221,7 +253,9 @@ func (e *evaluator) construct(t *starlark.Thread, c *constructor, args starlark.
 			if c.object {
 				names = append(append([]string(nil), objectNames...), names...)
 			}
-			return nil, e.sources.unknownField(namePos, name, c.name+"()", names)
+			if err := e.sources.note(e.sources.unknownField(namePos, name, c.name+"()", names)); err != nil {
+				return nil, err
+			}
 		}
 		n, err := e.node(kv[1], value, namePos, 0)
 		if err != nil {
@@ -296,6 +330,11 @@ func (e *evaluator) faultAt(pos Position, width int, hint, format string, args .
 	return &Fault{Pos: pos, Width: width, Source: e.sources.line(pos), What: fmt.Sprintf(format, args...), Hint: hint}
 }
 
+// note records a fault with which the evaluation goes on.
+func (e *evaluator) note(pos Position, width int, hint, format string, args ...any) error {
+	return e.sources.note(e.faultAt(pos, width, hint, format, args...))
+}
+
 // budget counts what a file yields.
 type budget struct{ values, bytes int }
 
@@ -358,6 +397,8 @@ func (e *evaluator) node(v starlark.Value, expr syntax.Expr, at Position, depth 
 		return v.node, nil
 	case *starlark.Dict:
 		return n, e.dict(n, v, expr, depth)
+	case standIn:
+		n.kind = kindFaulty
 	case starlark.Iterable:
 		return n, e.list(n, v, expr, depth)
 	default:
@@ -365,7 +406,8 @@ func (e *evaluator) node(v starlark.Value, expr syntax.Expr, at Position, depth 
 		if f, ok := v.(starlark.Callable); ok {
 			what, hint = "function", "did you mean "+f.Name()+"(...)?"
 		}
-		return nil, e.faultAt(n.pos, n.width, hint, "a %s is not a value for a job file", what)
+		n.kind = kindFaulty
+		return n, e.note(n.pos, n.width, hint, "a %s is not a value for a job file", what)
 	}
 	if what := e.budget.text(len(n.text)); what != "" {
 		return nil, e.faultAt(n.pos, n.width, "", "%s", what)
@@ -402,7 +444,14 @@ func (e *evaluator) dict(n *node, d *starlark.Dict, expr syntax.Expr, depth int)
 	for _, kv := range d.Items() {
 		name, ok := starlark.AsString(kv[0])
 		if !ok {
-			return e.faultAt(n.pos, n.width, fmt.Sprintf("write %q", kv[0].String()), "a name must be text, not %s", kv[0].Type())
+			n.kind = kindFaulty
+			if _, mistake := kv[0].(standIn); mistake {
+				continue
+			}
+			if err := e.note(n.pos, n.width, fmt.Sprintf("write %q", kv[0].String()), "a name must be text, not %s", kv[0].Type()); err != nil {
+				return err
+			}
+			continue
 		}
 		pos := n.pos
 		var value syntax.Expr

@@ -25,7 +25,19 @@ var (
 
 // faultAtPath reports what is wrong with a value of the object.
 func (d *decoder) faultAtPath(o *Object, where, hint, format string, args ...any) {
-	d.faults = append(d.faults, d.faultOf(o, where, hint, fmt.Sprintf(format, args...)))
+	if !d.follows(where) {
+		d.faults = append(d.faults, d.faultOf(o, where, hint, fmt.Sprintf(format, args...)))
+	}
+}
+
+// follows reports whether what is wrong at a path may follow from a fault that was told:
+// the value, a part of it, or what it is a part of has one.
+func (d *decoder) follows(where string) bool {
+	within := func(path, of string) bool {
+		rest, ok := strings.CutPrefix(path, of)
+		return ok && (of == "" || rest == "" || rest[0] == '.' || rest[0] == '[')
+	}
+	return slices.ContainsFunc(d.faulty, func(f string) bool { return within(where, f) || where != "" && within(f, where) })
 }
 
 // faultOf is a fault at the place that a value came from or, when it came from
@@ -43,10 +55,11 @@ func (d *decoder) faultOf(o *Object, where, hint, what string) *Fault {
 		}
 		p = p[:i]
 	}
+	said := what
 	if o.Name != "" {
 		what = fmt.Sprintf("%s %s: %s", o.Kind, o.Name, what)
 	}
-	return &Fault{Pos: at.Pos, Width: at.width, Source: d.sources.line(at.Pos), What: what, Hint: hint}
+	return &Fault{Pos: at.Pos, Width: at.width, Source: d.sources.line(at.Pos), What: what, Hint: hint, said: said}
 }
 
 // check is one object under validation.
@@ -642,7 +655,7 @@ func (c check) resources(where string, r *borgpb.Resources, ofTask bool) {
 		c.bad(join(where, "ports"), `write ports = ["http"] in the task`, "a task's ports are named, not counted")
 	}
 	if r.MemBytes > 0 && r.MemBytes < minMemBytes {
-		c.bad(join(where, "mem_bytes"), fmt.Sprintf("did you mean \"%dMiB\"?", r.MemBytes), "%d bytes of memory are less than any program needs", r.MemBytes)
+		c.bad(join(where, "mem_bytes"), fmt.Sprintf("did you mean %q?", tooSmall(c.d.origins[join(where, "mem_bytes")].text)), "%d bytes of memory are less than any program needs", r.MemBytes)
 	}
 	for _, q := range []struct {
 		name    string
