@@ -60,7 +60,7 @@ func TestFlagsMayStandAnywhere(t *testing.T) {
 		{"up a --set", "borgtest: flag --set needs a value\n  see: borgtest up --help\n", Usage},
 		{"machine ad x", "borgtest: unknown command \"ad\" for \"borgtest machine\"\n  did you mean \"borgtest machine add\"?\n", Usage},
 		{"up a --help --dryrun", "borgtest: unknown flag --dryrun for \"borgtest up\"\n  did you mean --dry-run?\n", Usage},
-		{"up a --times x", "borgtest: --times cannot be \"x\"\n  see: borgtest up --help\n", Usage},
+		{"up a --times x", "borgtest: --times cannot be \"x\"\n  it is a whole number\n  see: borgtest up --help\n", Usage},
 		{"fly", "borgtest: unknown command \"fly\" for \"borgtest\"\n  commands: up, machine, turn\n", Usage},
 	}
 	for _, tt := range tests {

@@ -275,6 +275,13 @@ func (s *session) holder(user string) (*holder, error) {
 	for _, j := range jobs.Jobs {
 		names = append(names, j.GetMeta().GetUser())
 	}
+	sets, err := m.ListAllocs(s.ctx, &borgrpc.ListAllocsRequest{})
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range sets.AllocSets {
+		names = append(names, a.GetMeta().GetUser())
+	}
 	h.near = cli.Nearest(user, names)
 	return h, nil
 }

@@ -116,6 +116,12 @@ func history(s *session) error {
 	if err != nil {
 		return err
 	}
+	if err := s.tellUnknown(s.flag.String("job"), req.Machine); err != nil {
+		return err
+	}
+	if err := s.tellUnknownUser(req.User); err != nil {
+		return err
+	}
 	all, shown := new(borgrpc.HistoryResponse), 0
 	err = m.History(s.ctx, req, func(resp *borgrpc.HistoryResponse) error {
 		s.tellMissing(resp)

@@ -283,7 +283,15 @@ func userRevoke(s *session) error {
 				Hint("if that is meant: borgcfg user revoke --yes %s\nthe way back is then:\n%s", s.args[0], again)
 		}
 	}
-	return s.change(op, "user %s: all certificates issued so far are worthless; let in again: %s", s.args[0], again)
+	h, err := s.holder(s.args[0])
+	if err != nil {
+		return err
+	}
+	if !h.known && h.near != "" && !s.flag.Bool("yes") {
+		return cli.Errorf(cli.NotFound, "the cell has nothing of user %s", h.user).
+			Hint("did you mean %s?\nif %s was let in and has done nothing yet: borgcfg user revoke --yes %s", h.near, h.user, h.user)
+	}
+	return s.changeOf(h, op, "user %s: all certificates issued so far are worthless; let in again: %s", s.args[0], again)
 }
 
 // isSelf reports whether a user is the one who asks.

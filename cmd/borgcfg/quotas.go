@@ -106,6 +106,10 @@ func quotaPolicy(s *session) error {
 			return cli.Errorf(cli.Usage, "%q is not a number of thousandths", n).Hint("such as --oversell batch=3000 for three times the cell")
 		}
 		o.Oversell = append(o.Oversell, &borgpb.Oversell{Band: band, Milli: uint32(milli)})
+		if milli == 0 {
+			said = append(said, name+" as at first")
+			return nil
+		}
 		said = append(said, fmt.Sprintf("%s up to %d‰ of the cell", name, milli))
 		return nil
 	})
@@ -208,6 +212,9 @@ func (s *session) quotas(user string) error {
 	}
 	if user != "" && holdsNothing(resp) {
 		s.progress("the cell has nothing of user %s, and shows what any user may have; is the name right?", user)
+		if h, err := s.holder(user); err == nil && h.near != "" {
+			s.progress("did you mean %s?", h.near)
+		}
 	}
 	if user == "" {
 		for _, b := range resp.Sold {

@@ -254,10 +254,14 @@ func upFiles(s *session) error {
 		_, misfit := s.misfits(steps)
 		return misfit
 	}
+	strangers := s.strangers(steps)
 	for _, st := range steps {
 		if err := s.apply(st); err != nil {
 			return err
 		}
+	}
+	for _, h := range strangers {
+		s.stranger(h)
 	}
 	if err := s.tellTenants(ends); err != nil {
 		return err
