@@ -134,33 +134,6 @@ func DNSLabel(s string) string {
 	return strings.Trim(label, "-")
 }
 
-func (c check) labels(where string, m map[string]string, most int) {
-	if len(m) > maxLabels {
-		c.bad(where, "", "%d %s; it may have %d", len(m), where, maxLabels)
-	}
-	for _, k := range sortedKeys(m) {
-		if k == "" || len(k) > maxLabelKeyBytes {
-			c.bad(join(where, k), "", "the key %s has %d bytes; it must have 1 to %d", quote(k), len(k), maxLabelKeyBytes)
-		}
-		if len(m[k]) > most {
-			c.bad(join(where, k), "", "the value of %s has %d bytes; it may have %d", quote(k), len(m[k]), most)
-		}
-	}
-}
-
-func (c check) annotations(m map[string]string) {
-	total := 0
-	for k, v := range m {
-		total += len(k) + len(v)
-	}
-	if len(m) > maxAnnotations {
-		c.bad("annotations", "", "%d annotations; there may be %d", len(m), maxAnnotations)
-	}
-	if total > maxAnnotationBytes {
-		c.bad("annotations", "", "annotations of %d bytes; they may have %d", total, maxAnnotationBytes)
-	}
-}
-
 func sortedKeys[V any](m map[string]V) []string {
 	out := make([]string, 0, len(m))
 	for k := range m {
@@ -261,6 +234,9 @@ func (c check) job(j *borgpb.JobSpec) {
 	}
 	if j.Gang && j.Tasks > maxGang {
 		c.bad("gang", "", "a gang of %d tasks; it may have %d", j.Tasks, maxGang)
+	}
+	if j.Gang && j.MaxRunning > 0 && j.MaxRunning < j.Tasks {
+		c.bad("max_running", "leave out one or the other", "a gang starts as a whole, and %d of its %d tasks may run at once", j.MaxRunning, j.Tasks)
 	}
 	for _, ref := range []struct{ where, value string }{{"alloc_set", j.AllocSet}, {"parent", j.Parent}} {
 		if ref.value != "" {

@@ -337,9 +337,15 @@ func (s *session) misfits(steps []*step) (map[string]bool, error) {
 			}
 			machines = resp.Machines
 		}
-		if why := tooLarge(what, st.one(), machines); why != "" {
+		why := tooLarge(what, st.one(), machines)
+		if why != "" {
+			why = "no machine of the cell can hold it: " + why
+		} else {
+			why = st.tooWide(what.GetConstraints(), machines)
+		}
+		if why != "" {
 			misfits[st.Key()] = true
-			lines = append(lines, fmt.Sprintf("%s %s, but no machine of the cell can hold it: %s", st.Key(), accepted, why))
+			lines = append(lines, fmt.Sprintf("%s %s, but %s", st.Key(), accepted, why))
 			if first == "" {
 				first = s.short(st.User, st.Name)
 			}
