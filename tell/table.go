@@ -62,6 +62,15 @@ func (t *Table) Add(values ...any) {
 	t.rows = append(t.rows, row)
 }
 
+// Shorten changes the texts of one column.
+func (t *Table) Shorten(column int, change func(string) string) {
+	for _, row := range t.rows {
+		if column < len(row) {
+			row[column].Text = change(row[column].Text)
+		}
+	}
+}
+
 // Write prints the table, each row behind indent.
 func (t *Table) Write(w io.Writer, color bool, indent string) error {
 	var widths []int
