@@ -134,7 +134,8 @@ func (s *session) noSuchTask(n jobName, missing *client.NotFoundError) error {
 	}
 	e := &cli.Error{Code: cli.NotFound, What: missing.Error(), Err: missing}
 	if v.set != nil {
-		return e.Hint("see what there is: borgcfg alloc list %s", s.short(n.user, n.name))
+		e.What = fmt.Sprintf("%s is an alloc set: tasks of jobs run in it, and it has none of its own", n)
+		return e.Hint("see which: borgcfg alloc list %s", s.short(n.user, n.name))
 	}
 	if v.job.GetSpec().GetKind() == borgpb.JobKind_JOB_KIND_CRON {
 		return e.Hint("a cron job has no tasks of its own; those of its runs: borgcfg status %s", s.short(n.user, n.name))
@@ -150,11 +151,21 @@ func (s *session) noSuchJob(n jobName) error {
 		return e.Hint("see what there is: borgcfg status")
 	}
 	var own, all []string
-	for _, j := range resp.Jobs {
-		key := j.GetMeta().GetUser() + "/" + j.GetMeta().GetName()
+	add := func(meta *borgpb.Meta) {
+		key := meta.GetUser() + "/" + meta.GetName()
 		all = append(all, key)
-		if j.GetMeta().GetName() == n.name {
+		if meta.GetName() == n.name {
 			own = append(own, key)
+		}
+	}
+	for _, j := range resp.Jobs {
+		add(j.GetMeta())
+	}
+	// Jobs and alloc sets share their names; without the sets, one that is not there is
+	// only told with fewer names like it.
+	if sets, err := s.client.ListAllocs(s.ctx, &borgrpc.ListAllocsRequest{}); err == nil {
+		for _, a := range sets.AllocSets {
+			add(a.GetMeta())
 		}
 	}
 	if _, err := strconv.ParseUint(n.name, 10, 32); err == nil {

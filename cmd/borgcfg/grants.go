@@ -149,7 +149,11 @@ func quotaBounds(s *session) error {
 	}
 	user := ""
 	if len(s.args) > 0 {
-		user = s.args[0]
+		named, err := userName(s.args[0])
+		if err != nil {
+			return err
+		}
+		user = named
 	} else if own, err := s.user(); err != nil {
 		return err
 	} else {

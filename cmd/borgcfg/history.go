@@ -78,7 +78,11 @@ func (s *session) historyRequest() (req *borgrpc.HistoryRequest, err error) {
 	for _, kind := range s.flag.StringSlice("kind") {
 		n, ok := borgpb.EventKind_value["EVENT_KIND_"+strings.ToUpper(strings.ReplaceAll(kind, "-", "_"))]
 		if !ok || n == 0 {
-			return nil, cli.Errorf(cli.Usage, "--kind %q: there are no such events", kind).Hint("kinds are %s", strings.Join(eventKinds(), ", "))
+			e := cli.Errorf(cli.Usage, "--kind %q: there are no such events", kind)
+			if near := cli.Nearest(kind, eventKinds()); near != "" {
+				return nil, e.Hint("did you mean --kind %s?", near)
+			}
+			return nil, e.Hint("kinds are %s", strings.Join(eventKinds(), ", "))
 		}
 		req.Kinds = append(req.Kinds, borgpb.EventKind(n))
 	}

@@ -14,6 +14,7 @@ import (
 	borgcell "borg/borgmaster/cell"
 	"borg/borgmaster/client"
 	"borg/borgmaster/verbs"
+	"borg/cfg"
 	"borg/cli"
 	"borg/identity"
 	"borg/proto/borgpb"
@@ -310,6 +311,13 @@ func machineInvite(s *session) error {
 
 // invite prints a token and nothing else on standard output.
 func (s *session) invite(role identity.Role, next string) error {
+	if near := cfg.DNSLabel(s.args[0]); near != s.args[0] {
+		e := cli.Errorf(cli.Usage, "%q cannot be a name: letters a-z, digits and dashes, at most 63, with a letter or digit at both ends", s.args[0])
+		if near != "" {
+			return e.Hint("did you mean %q?", near)
+		}
+		return e
+	}
 	m, err := s.master()
 	if err != nil {
 		return err

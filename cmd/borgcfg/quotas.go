@@ -156,7 +156,11 @@ func quotaList(s *session) error { return s.quotas("") }
 
 func quotaShow(s *session) error {
 	if len(s.args) > 0 {
-		return s.quotas(s.args[0])
+		user, err := userName(s.args[0])
+		if err != nil {
+			return err
+		}
+		return s.quotas(user)
 	}
 	user, err := s.user()
 	if err != nil {

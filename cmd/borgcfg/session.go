@@ -240,7 +240,7 @@ func (s *session) explain(err error) error {
 	case errors.As(err, &refused):
 		e.Code, e.Next = refusalCode(refused.Refusal.Kind), s.refusalHint(refused.Refusal)
 	case errors.As(err, &notFound):
-		e.Code, e.Next = cli.NotFound, "see what there is: borgcfg status"
+		e.Code, e.Next = cli.NotFound, s.missingHint("", notFound.Message)
 	case errors.As(err, &notAllowed) && notAllowed.Revoked && s.source != nil:
 		e.Code, e.Next = cli.NotAllowed, s.wayBack(s.source.Name().ID)
 	case errors.As(err, &notAllowed), errors.As(err, &distrusted):
@@ -300,7 +300,7 @@ func (s *session) refusalHint(r *borgpb.Refusal) string {
 	case borgpb.RefusalKind_REFUSAL_KIND_CONFLICT, borgpb.RefusalKind_REFUSAL_KIND_STALE:
 		return "somebody changed it meanwhile; look again and repeat the command"
 	case borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND:
-		return s.missingHint(r)
+		return s.missingHint(r.Object, r.Message)
 	case borgpb.RefusalKind_REFUSAL_KIND_PERMISSION:
 		return "see what you may: borgcfg whoami"
 	case borgpb.RefusalKind_REFUSAL_KIND_MALFORMED:

@@ -2,10 +2,12 @@ package main
 
 import (
 	"errors"
+	"regexp"
 	"slices"
 	"strings"
 
 	"borg/borgmaster/client"
+	"borg/cfg"
 	"borg/cli"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -27,6 +29,17 @@ func (s *session) tellUnknown(job, machine string) error {
 		return nil
 	}
 	return s.tellMissed(s.missesMachine(machine))
+}
+
+// tellUnwatched warns of one that a watch names and that is not there, or not yet.
+func (s *session) tellUnwatched(req *borgrpc.WatchRequest) error {
+	switch {
+	case req.Name == "" || req.FromIndex != 0:
+		return nil
+	case req.Kind == borgpb.ObjectKind_OBJECT_KIND_MACHINE:
+		return s.tellMissed(s.missesMachine(req.Name))
+	}
+	return s.tellMissed(s.missesJob(jobName{req.User, req.Name}))
 }
 
 // missesJob is an error if the cell has no job or alloc set of that name.
@@ -98,17 +111,28 @@ func (s *session) strangers(steps []*step) (all []*holder) {
 	return all
 }
 
-// missingHint is what to type when the cell does not have what a change is about.
-func (s *session) missingHint(r *borgpb.Refusal) string {
+// noSuch is how masters say that something is not there, with its name.
+var noSuch = regexp.MustCompile(`^there is no (job|alloc set|machine) ([a-z0-9/-]+)$`)
+
+// missingHint is what to type when the cell does not have what a command is about: object,
+// or what the message names.
+func (s *session) missingHint(object, message string) string {
 	const otherwise = "see what there is: borgcfg status"
-	says := func(text string) bool { return strings.Contains(r.Message, text) }
+	says := func(text string) bool { return strings.Contains(message, text) }
+	if m := noSuch.FindStringSubmatch(message); m != nil {
+		object, message = m[2], "there is no such "+m[1]
+	}
 	switch {
 	case says("such machine") && s.client != nil:
-		return nextOf(s.noSuchMachine(r.Object), otherwise)
+		return nextOf(s.noSuchMachine(object), otherwise)
 	case (says("such job") || says("such alloc set")) && s.client != nil:
-		if user, name, ok := strings.Cut(r.Object, "/"); ok {
+		if user, name, ok := strings.Cut(object, "/"); ok {
 			return nextOf(s.noSuchJob(jobName{user, name}), otherwise)
 		}
+	case says("such volume"):
+		return "see what there is: borgcfg volume list"
+	case says("not banned"):
+		return "see what is: borgcfg package list"
 	case says("no quota"):
 		return "see what there is: borgcfg quota list"
 	case says("capability"):
@@ -119,6 +143,18 @@ func (s *session) missingHint(r *borgpb.Refusal) string {
 		return "see what there is: borgcfg file ls"
 	}
 	return otherwise
+}
+
+// userName is an argument that names a user.
+func userName(arg string) (string, error) {
+	if near := cfg.DNSLabel(arg); near != arg || arg == "" {
+		e := cli.Errorf(cli.Usage, "%q is not a user: names have letters a-z, digits and dashes", arg)
+		if near != "" {
+			return "", e.Hint("did you mean %q?", near)
+		}
+		return "", e
+	}
+	return arg, nil
 }
 
 func nextOf(err error, otherwise string) string {
