@@ -134,8 +134,10 @@ func (s *session) noSuchTask(n jobName, missing *client.NotFoundError) error {
 	}
 	e := &cli.Error{Code: cli.NotFound, What: missing.Error(), Err: missing}
 	if v.set != nil {
-		e.What = fmt.Sprintf("%s is an alloc set: tasks of jobs run in it, and it has none of its own", n)
-		return e.Hint("see which: borgcfg alloc list %s", s.short(n.user, n.name))
+		if e.What == "there is no job "+n.String() {
+			e.What = fmt.Sprintf("%s is an alloc set: tasks of jobs run in it, and it has none of its own", n)
+		}
+		return e.Hint("see what there is: borgcfg alloc list %s", s.short(n.user, n.name))
 	}
 	if v.job.GetSpec().GetKind() == borgpb.JobKind_JOB_KIND_CRON {
 		return e.Hint("a cron job has no tasks of its own; those of its runs: borgcfg status %s", s.short(n.user, n.name))
