@@ -232,12 +232,7 @@ func (c check) job(j *borgpb.JobSpec) {
 	case !daemon && (j.Tasks < 1 || j.Tasks > maxTasks):
 		c.bad("tasks", "", "%d tasks; a job has 1 to %d", j.Tasks, maxTasks)
 	}
-	if j.Gang && j.Tasks > maxGang {
-		c.bad("gang", "", "a gang of %d tasks; it may have %d", j.Tasks, maxGang)
-	}
-	if j.Gang && j.MaxRunning > 0 && j.MaxRunning < j.Tasks {
-		c.bad("max_running", "leave out one or the other", "a gang starts as a whole, and %d of its %d tasks may run at once", j.MaxRunning, j.Tasks)
-	}
+	c.gang(j)
 	for _, ref := range []struct{ where, value string }{{"alloc_set", j.AllocSet}, {"parent", j.Parent}} {
 		if ref.value != "" {
 			c.key(ref.where, ref.value)
@@ -294,6 +289,16 @@ func (c check) job(j *borgpb.JobSpec) {
 	c.maxRuntime("task", j, j.Task)
 	for i, ov := range j.Overrides {
 		c.maxRuntime(fmt.Sprintf("overrides[%d].spec", i), j, ov.Spec)
+	}
+}
+
+// gang checks that all tasks of a gang may start at once.
+func (c check) gang(j *borgpb.JobSpec) {
+	if j.Gang && j.Tasks > maxGang {
+		c.bad("gang", "", "a gang of %d tasks; it may have %d", j.Tasks, maxGang)
+	}
+	if j.Gang && j.MaxRunning > 0 && j.MaxRunning < j.Tasks {
+		c.bad("max_running", "leave out one or the other", "a gang starts as a whole, and %d of its %d tasks may run at once", j.MaxRunning, j.Tasks)
 	}
 }
 
