@@ -29,6 +29,8 @@ const (
 	maxObjects = 1000
 	// Faults that are printed.
 	maxFaults = 20
+	// Faults after which the reading of a file ends.
+	maxNoted = 1000
 )
 
 // Bounds on specs. The cell has the same ones and checks them again.

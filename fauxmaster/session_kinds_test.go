@@ -109,7 +109,7 @@ func countKinds(c *cell.Cell, has map[string]bool) {
 		has["time limits"] = has["time limits"] || j.Spec().GetTask().GetMaxRuntimeNs() > 0
 	}
 	for m := range c.Machines() {
-		has["held ports"] = has["held ports"] || m.HeldPortsWords() != ""
+		has["held ports"] = has["held ports"] || c.HeldPortsWords(m) != ""
 	}
 	has["quotas"] = c.QuotasEnforced()
 }

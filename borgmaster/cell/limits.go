@@ -1,6 +1,10 @@
 package cell
 
 import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
 	"borg/mutant"
 	"borg/proto/borgpb"
 )
@@ -353,8 +357,8 @@ func checkLabels(labels, annotations map[string]string) *borgpb.Refusal {
 		return limit("labels", "%d labels; at most %d", len(labels), maxLabels)
 	}
 	for _, k := range sortedKeys(labels) {
-		if len(k) == 0 || len(k) > maxLabelKeyBytes {
-			return invalid("labels", "the key %q is not 1 to %d bytes long", clip(k, 64), maxLabelKeyBytes)
+		if r := checkLabelKey("labels", k); r != nil {
+			return r
 		}
 		if len(labels[k]) > maxLabelValueBytes {
 			return invalid("labels", "the value of %q is longer than %d bytes", k, maxLabelValueBytes)
@@ -364,11 +368,38 @@ func checkLabels(labels, annotations map[string]string) *borgpb.Refusal {
 		return limit("annotations", "%d annotations; at most %d", n, maxAnnotations)
 	}
 	total := 0
-	for k, v := range annotations {
-		total += len(k) + len(v)
+	for _, k := range sortedKeys(annotations) {
+		total += len(k) + len(annotations[k])
+		if k == "" || !plainKey(k) {
+			return oddKey("annotations", k)
+		}
 	}
 	if total > maxAnnotationBytes {
 		return limit("annotations", "%d bytes; at most %d", total, maxAnnotationBytes)
 	}
 	return nil
+}
+
+// checkLabelKey wants a key that a selector can name and that people see as it is.
+func checkLabelKey(field, k string) *borgpb.Refusal {
+	if len(k) == 0 || len(k) > maxLabelKeyBytes {
+		return invalid(field, "the key %q is not 1 to %d bytes long", clip(k, 64), maxLabelKeyBytes)
+	}
+	if !plainKey(k) {
+		return oddKey(field, k)
+	}
+	return nil
+}
+
+// plainKey reports whether a key of a label or annotation has none of the characters that
+// part the terms of a selector, no blanks, and no dash at its end, which takes a key away.
+func plainKey(k string) bool {
+	odd := func(r rune) bool {
+		return !unicode.IsPrint(r) || unicode.IsSpace(r) || strings.ContainsRune(",=!()<>", r)
+	}
+	return utf8.ValidString(k) && !strings.ContainsFunc(k, odd) && !strings.HasSuffix(k, "-")
+}
+
+func oddKey(field, k string) *borgpb.Refusal {
+	return invalid(field, "the key %q has a blank, a control character or one of , = ! ( ) < >, is empty or ends in a dash; want letters, digits and . _ / -", clip(k, 64))
 }

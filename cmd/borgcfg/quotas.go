@@ -105,6 +105,10 @@ func quotaPolicy(s *session) error {
 			return cli.Errorf(cli.Usage, "%q is not a number of thousandths", n).Hint("such as --oversell batch=3000 for three times the cell")
 		}
 		o.Oversell = append(o.Oversell, &borgpb.Oversell{Band: band, Milli: uint32(milli)})
+		if milli == 0 {
+			said = append(said, name+" as at first")
+			return nil
+		}
 		said = append(said, fmt.Sprintf("%s up to %d‰ of the cell", name, milli))
 		return nil
 	})
@@ -151,7 +155,11 @@ func quotaList(s *session) error { return s.quotas("") }
 
 func quotaShow(s *session) error {
 	if len(s.args) > 0 {
-		return s.quotas(s.args[0])
+		user, err := userName(s.args[0])
+		if err != nil {
+			return err
+		}
+		return s.quotas(user)
 	}
 	user, err := s.user()
 	if err != nil {
@@ -207,6 +215,9 @@ func (s *session) quotas(user string) error {
 	}
 	if user != "" && holdsNothing(resp) {
 		s.progress("the cell has nothing of user %s, and shows what any user may have; is the name right?", user)
+		if h, err := s.holder(user); err == nil && h.near != "" {
+			s.progress("did you mean %s?", h.near)
+		}
 	}
 	if user == "" {
 		for _, b := range resp.Sold {

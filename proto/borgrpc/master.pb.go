@@ -4087,7 +4087,7 @@ type LogsRequest struct {
 	Stream LogStream `protobuf:"varint,5,opt,name=stream,proto3,enum=borgrpc.LogStream" json:"stream,omitempty"`
 	// Go on until the copy has ended.
 	Follow bool `protobuf:"varint,6,opt,name=follow,proto3" json:"follow,omitempty"`
-	// Start so many bytes before the end; zero: from the start.
+	// Start with the line that goes on so many bytes before the end; zero: from the start.
 	TailBytes int64 `protobuf:"varint,7,opt,name=tail_bytes,json=tailBytes,proto3" json:"tail_bytes,omitempty"`
 	// Not the lines that the machine had seen before this time, to a second; zero:
 	// all.
