@@ -12,7 +12,7 @@ import (
 type Job struct {
 	mark
 	// The small fields come first, where the mark leaves room: with one more word a job is
-	// of the next larger size that is allocated.
+	// of the next larger size that is allocated (TestJobSize).
 
 	// State when it was last settled; derived.
 	settled state
@@ -21,8 +21,6 @@ type Job struct {
 	lastEdge edge
 	// It was killed, by which alone a daemon or cron job ends; derived.
 	ended bool
-	// What it starts after failed, and it ended for that; derived, until the op is done.
-	diesAfter bool
 	// Replaced or expired: no longer in the cell, kept only by orphan copies.
 	gone bool
 
@@ -68,6 +66,8 @@ type Job struct {
 
 	// It was let out of the batch queue.
 	enabled bool
+	// What it starts after failed, and it ended for that; derived, until the op is done.
+	diesAfter bool
 	// Where it is in Changed, if it is there.
 	changedAt int32
 

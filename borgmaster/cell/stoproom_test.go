@@ -168,3 +168,55 @@ func TestUpdateWaitsForStopsOfOthers(t *testing.T) {
 	stopped("b", 4)
 	l.fine()
 }
+
+// TestAllocsThatMove: the allocs of a set whose updates have them move leave their machines while
+// what stops in them is within the quota.
+func TestAllocsThatMove(t *testing.T) {
+	l := latestQuotaLog(t)
+	l.do(setQuota("u", production, 10_000, tib))
+	for _, side := range []string{"a", "b"} {
+		op := addMachine("side-"+side, 100_000, tib)
+		op.GetAddMachine().Spec.Attributes = map[string]string{"side": side}
+		l.do(op)
+	}
+	next := func(side string) *borgpb.AllocSetSpec {
+		s := setSpec(10, 200, 1_000)
+		s.Constraints = []*borgpb.Constraint{{Key: "side", Relation: borgpb.Relation_RELATION_EQUAL, Value: side}}
+		return s
+	}
+	l.do(submitSet(t, "pool", next("a")))
+	spec := stubborn(10, 1_000, 0)
+	spec.AllocSet = "u/pool"
+	l.do(submitJob(t, "web", spec))
+	s, j := l.c.AllocSet(JobKey{"u", "pool"}), l.c.Job(JobKey{"u", "web"})
+	settle := func(side string) {
+		t.Helper()
+		for range 40 {
+			for i, a := range s.allocs {
+				if a.state == statePending {
+					l.do(&borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: []*borgpb.Assignment{{
+						Uid: s.uid.String(), Index: uint32(i), LastAttempt: a.attempt, Machine: "side-" + side}}}}})
+				}
+				if row := j.rows[i]; row.state == statePending && a.state == stateRunning {
+					l.do(&borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: []*borgpb.Assignment{{
+						Uid: j.uid.String(), Index: uint32(i), LastAttempt: row.attempt, Alloc: a.Name()}}}}})
+				}
+			}
+			l.cellNs += 2 * setAgainNs
+			l.apply()
+			if got := l.heldWithAllocs(); got > 20_000 {
+				t.Fatalf("%d of cpu are held, with a quota of 10,000", got)
+			}
+		}
+		l.fine()
+		s, j = l.c.AllocSet(JobKey{"u", "pool"}), l.c.Job(JobKey{"u", "web"})
+	}
+	settle("a")
+	for _, side := range []string{"b", "a"} {
+		l.do(updateSet(t, "pool", next(side)))
+		settle(side)
+	}
+	if why := l.c.Waits(s); !strings.Contains(why, "still hold 10 of cpu, and with 1 more it would be over 10") {
+		t.Errorf("the alloc set waits for %q", why)
+	}
+}
