@@ -3,7 +3,6 @@ package borgmaster
 import (
 	"context"
 	"runtime"
-	"strings"
 	"sync"
 	"time"
 
@@ -11,7 +10,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"borg/borgmaster/admission"
-	"borg/borgmaster/cell"
 	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/door"
@@ -33,7 +31,9 @@ type admitter struct {
 	// Guarded by mu. Who waits hears once: nil, or why he is turned away.
 	core *admission.Core[chan error]
 	// Of reads that look at much. Guarded by mu; who waits hears when it is his turn.
-	turns *admission.Turns[chan struct{}]
+	turns *line
+	// Of reads that hold much meanwhile, by kind. Guarded by mu.
+	long [longKinds]*line
 	// Fires at firesNs, when somebody will have waited too long or may have a turn; guarded
 	// by mu.
 	timer   *time.Timer
@@ -43,7 +43,12 @@ type admitter struct {
 func newAdmitter(cfg admission.Config, nowNs func() int64) *admitter {
 	// Half of the processors are left to what others wait for.
 	atOnce := max(runtime.GOMAXPROCS(0)/2, 1)
-	return &admitter{nowNs: nowNs, core: admission.New[chan error](cfg), turns: admission.NewTurns[chan struct{}](cfg.Replica, atOnce)}
+	cfg.ReadPlaces = int64(atOnce)
+	a := &admitter{nowNs: nowNs, core: admission.New[chan error](cfg), turns: newLine(cfg.Replica, atOnce, atOnce)}
+	for i := range a.long {
+		a.long[i] = newLine(cfg.Replica, maxLongReads, maxLongReadsOfUser)
+	}
+	return a
 }
 
 // write does a change if it is admitted at this replica, and tells the core whether the elected
@@ -117,83 +122,6 @@ func (a *admitter) step() {
 	})
 }
 
-// turn waits until a read that looks at much may do so.
-func (a *admitter) turn(ctx context.Context, user string) (leave func(), err error) {
-	has := make(chan struct{})
-	a.mu.Lock()
-	t, r := a.turns.Enter(user, has)
-	atOnce := r == nil && t.Placed()
-	a.mu.Unlock()
-	if r != nil {
-		return nil, tooMuch(r)
-	}
-	leave = func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if next := a.turns.Leave(t); next != nil {
-			close(next.Who)
-		}
-	}
-	if atOnce {
-		return leave, nil
-	}
-	late := time.NewTimer(admission.ReadWaitNs)
-	defer late.Stop()
-	select {
-	case <-has:
-		return leave, nil
-	case <-ctx.Done():
-		leave()
-		return nil, status.FromContextError(ctx.Err()).Err()
-	case <-late.C:
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if t.Placed() {
-		return leave, nil
-	}
-	return nil, tooMuch(a.turns.Late(t))
-}
-
-// viewMuch is View for a read that looks at much, in its turn.
-func (m *Master) viewMuch(ctx context.Context, f func(c *cell.Cell) error) error {
-	leave, err := m.readTurn(ctx)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	m.cfg.Log.View(func(c *cell.Cell) { err = f(c) })
-	return err
-}
-
-// viewPage is View for a page of a list, as often as it takes. To encode a page takes longer
-// than to look at what is on it, so the last turn lasts until that is done.
-func (m *Master) viewPage(ctx context.Context, p *page, f func(c *cell.Cell) error) error {
-	for p.more {
-		leave, err := m.readTurn(ctx)
-		if err != nil {
-			return err
-		}
-		m.cfg.Log.View(func(c *cell.Cell) { err = f(c) })
-		if p.more || err != nil || !door.AtEnd(ctx, leave) {
-			leave()
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// readTurn waits for the turn of a read. Programs of the cell have theirs at once.
-func (m *Master) readTurn(ctx context.Context) (leave func(), err error) {
-	caller := door.Caller(ctx)
-	if caller.Role != identity.User && caller.Role != identity.Task {
-		return func() {}, nil
-	}
-	return m.admit.turn(ctx, caller.User())
-}
-
 // refusedElsewhere notes that the elected master has no room for a user, or none for much
 // work: that is no reason to turn away his small changes.
 func (a *admitter) refusedElsewhere(user string, err error, hasWork bool) {
@@ -228,46 +156,22 @@ func (a *admitter) close() {
 
 func tooMuch(r *admission.Refusal) error { return door.TooMuch(r.Error(), time.Duration(r.RetryNs)) }
 
-// changes are the calls that make an op of the log.
-var changes = map[string]bool{
-	"/borgrpc.MasterService/Mutate": true, "/borgrpc.MasterService/Mutations": true, "/borgrpc.MasterService/AddMachine": true,
-	"/borgrpc.IdentityService/Invite": true, "/borgrpc.SecretService/SetSecret": true,
-}
-
 // validateMethod takes as much work as changes do that are refused.
 const validateMethod = "/borgrpc.MasterService/Validate"
-
-// notReads are calls of users that have bounds of their own, or that nobody makes often.
-var notReads = map[string]bool{
-	"/borgrpc.IdentityService/Renew": true, "/borgrpc.IdentityService/CertifyMaster": true,
-}
-
-// many are reads that look at more than one object, or go on to other programs.
-var many = []string{"List", "Why", "SafeToDrain", "Events", "Logs", "Audit", "WatchFiles", "Resolve", "SaveCheckpoint", "Validate"}
-
-func readCost(method string) int64 {
-	name := method[strings.LastIndexByte(method, '/')+1:]
-	for _, prefix := range many {
-		if strings.HasPrefix(name, prefix) {
-			return admission.ListCost
-		}
-	}
-	return 1
-}
 
 // admitCall is asked for each call by its head alone: whoever asks too often costs no
 // more than that.
 func (m *Master) admitCall(method string, caller identity.Name) error {
-	if caller.Role != identity.User && caller.Role != identity.Task || notReads[method] {
+	if caller.Role != identity.User && caller.Role != identity.Task || calls[method].bounded() {
 		return nil
 	}
 	a := m.admit
 	a.mu.Lock()
 	var r *admission.Refusal
-	if changes[method] {
+	if calls[method] == isChange {
 		r = a.core.Closed(a.nowNs(), caller.User())
 	} else {
-		r = a.core.Read(a.nowNs(), caller.User(), readCost(method))
+		r = a.core.Read(a.nowNs(), caller.User(), calls[method].cost())
 		if r == nil && method == validateMethod {
 			r = a.core.Away(a.nowNs(), caller.User())
 		}

@@ -26,8 +26,6 @@ import (
 )
 
 const (
-	// Audits that a replica reads at once: each reads its journal from disk.
-	maxAudits = 4
 	// Records of what one replica alone knows of that are told; of those who have the
 	// most, the newest.
 	maxLocalTold = 10_000
@@ -90,17 +88,22 @@ func (a *auditAPI) Audit(req *borgrpc.AuditRequest, stream borgrpc.AuditService_
 	if err := checkVerb(req.GetVerb()); err != nil {
 		return err
 	}
-	select {
-	case m.auditing <- struct{}{}:
-		defer func() { <-m.auditing }()
-	default:
-		return status.Errorf(codes.ResourceExhausted, "this replica is reading %d audits already; try again, or ask another one", maxAudits)
+	kind := ofAudits
+	if req.GetLocal() {
+		kind = ofLocalAudits
 	}
+	leave, err := m.longRead(ctx, kind)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	w := m.walks(ctx)
+	defer w.rest()
 	caller := door.Caller(ctx)
 	filter := auditFilter{AuditRequest: req, caller: caller.ID, all: m.isAdmin(caller)}
-	out := &auditSender{stream: stream, ops: req.GetOps()}
+	out := &auditSender{walk: w, stream: stream, ops: req.GetOps()}
 	if req.GetLocal() {
-		for _, r := range m.ownLocal(filter) {
+		for _, r := range m.ownLocal(w, filter) {
 			if err := out.add(r); err != nil {
 				return err
 			}
@@ -110,7 +113,7 @@ func (a *auditAPI) Audit(req *borgrpc.AuditRequest, stream borgrpc.AuditService_
 	if err := m.readIndex(ctx); err != nil {
 		out.silent = append(out.silent, &borgrpc.SilentReplica{Replica: m.cfg.Replica, Why: "what was done last may be missing: " + door.Reason(err)})
 	}
-	dropped, local := m.allLocal(ctx, req, filter, out)
+	dropped, local := m.allLocal(w, req, filter, out)
 	for _, d := range slices.Concat(filter.those(m.cfg.Audit.Log.Dropped()), dropped) {
 		if err := out.add(d); err != nil {
 			return err
@@ -120,9 +123,12 @@ func (a *auditAPI) Audit(req *borgrpc.AuditRequest, stream borgrpc.AuditService_
 		out.last = int(req.GetLast())
 	}
 	// What is local goes where its time is among what is of the log.
-	err := m.cfg.Audit.Log.Each(func(r *borgpb.AuditRecord) error {
+	err = m.cfg.Audit.Log.Each(func(r *borgpb.AuditRecord) error {
+		if err := w.step(); err != nil {
+			return err
+		}
 		if !filter.match(r) {
-			return ctx.Err()
+			return nil
 		}
 		for len(local) > 0 && local[0].WallNs < r.WallNs {
 			if err := out.add(local[0]); err != nil {
@@ -142,9 +148,10 @@ func (a *auditAPI) Audit(req *borgrpc.AuditRequest, stream borgrpc.AuditService_
 }
 
 // ownLocal is what this replica alone knows of: first what it dropped of that.
-func (m *Master) ownLocal(filter auditFilter) []*borgpb.AuditRecord {
+func (m *Master) ownLocal(w *walk, filter auditFilter) []*borgpb.AuditRecord {
+	defer w.rest()
 	told := filter.those(m.cfg.Audit.Local.Dropped())
-	err := m.cfg.Audit.Local.EachNewest(maxLocalTold, filter.match, func(r *borgpb.AuditRecord) error {
+	err := m.cfg.Audit.Local.EachNewest(maxLocalTold, w.step, filter.match, func(r *borgpb.AuditRecord) error {
 		told = append(told, r)
 		return nil
 	})
@@ -156,8 +163,8 @@ func (m *Master) ownLocal(filter auditFilter) []*borgpb.AuditRecord {
 
 // allLocal is what each replica alone knows of, by time, and what each dropped of
 // that. Those that do not answer are named in out.
-func (m *Master) allLocal(ctx context.Context, req *borgrpc.AuditRequest, filter auditFilter, out *auditSender) (dropped, records []*borgpb.AuditRecord) {
-	all := m.ownLocal(filter)
+func (m *Master) allLocal(w *walk, req *borgrpc.AuditRequest, filter auditFilter, out *auditSender) (dropped, records []*borgpb.AuditRecord) {
+	all := m.ownLocal(w, filter)
 	req = proto.CloneOf(req)
 	req.Local, req.Last = true, 0
 	var mu sync.Mutex
@@ -167,7 +174,7 @@ func (m *Master) allLocal(ctx context.Context, req *borgrpc.AuditRequest, filter
 			continue
 		}
 		asking.Go(func() {
-			theirs, err := m.localOf(ctx, member.Id, req)
+			theirs, err := m.localOf(w.ctx, member.Id, req)
 			mu.Lock()
 			defer mu.Unlock()
 			all = append(all, theirs...)
@@ -296,6 +303,8 @@ func concerns(r *borgpb.AuditRecord, object string) bool {
 
 // auditSender sends records in messages of a bounded size.
 type auditSender struct {
+	// Rests while a message is sent.
+	walk   *walk
 	stream borgrpc.AuditService_AuditServer
 	// With the ops.
 	ops bool
@@ -343,6 +352,7 @@ func (s *auditSender) flush() error {
 }
 
 func (s *auditSender) message() error {
+	s.walk.rest()
 	err := s.stream.Send(&borgrpc.AuditResponse{Records: s.next, Silent: s.silent})
 	s.next, s.silent, s.bytes, s.sent = nil, nil, 0, true
 	return err

@@ -13,7 +13,7 @@ func (a *masterAPI) ListPackageBans(ctx context.Context, _ *borgrpc.ListPackageB
 		return nil, err
 	}
 	resp := &borgrpc.ListPackageBansResponse{}
-	a.m.cfg.Log.View(func(c *cell.Cell) {
+	if err := a.m.viewMuch(ctx, func(c *cell.Cell) error {
 		resp.Index = c.Index()
 		for b := range c.Bans() {
 			resp.Bans = append(resp.Bans, &borgrpc.PackageBan{
@@ -21,6 +21,9 @@ func (a *masterAPI) ListPackageBans(ctx context.Context, _ *borgrpc.ListPackageB
 				SinceWallNs: b.SinceWallNs(), ExpiresWallNs: b.ExpiresWallNs(),
 			})
 		}
-	})
+		return nil
+	}); err != nil {
+		return nil, err
+	}
 	return whole(resp, "bans of packages")
 }

@@ -63,15 +63,19 @@ func (a *masterAPI) Events(req *borgrpc.EventsRequest, stream borgrpc.MasterServ
 	filter := eventFilter{job: req.GetJob(), machine: req.GetMachine(), fromIndex: req.GetFromIndex()}
 	filter.seen = func(events []*borgpb.Event) []*borgpb.Event { return a.m.seenEvents(stream.Context(), events) }
 	from, end, oldestIndex := ring.seek(req.GetFromIndex(), filter.owner())
+	w := a.m.walks(stream.Context())
+	defer w.rest()
 	send := func(resp *borgrpc.EventsResponse) error {
+		w.rest()
 		if err := stream.Send(resp); err != nil {
 			return err
 		}
 		return a.m.written(stream.Context())
 	}
-	if err := ring.sendHeld(send, from, end, filter, int(req.GetLast()), oldestIndex); err != nil || !req.GetFollow() {
+	if err := ring.sendHeld(w.step, send, from, end, filter, int(req.GetLast()), oldestIndex); err != nil || !req.GetFollow() {
 		return err
 	}
+	w.rest()
 	for from = end; ; {
 		more := ring.more.Wait()
 		events, next, ok := ring.read(from, eventsPerMessage, filter.owner())
@@ -99,18 +103,21 @@ func (a *masterAPI) Events(req *borgrpc.EventsRequest, stream borgrpc.MasterServ
 
 // sendHeld sends the events in [from, end) that match and are still held, a page at a time:
 // a client that reads nothing holds one page. With last, only the last ones. It sends at
-// least one message, so that even an empty history says from where on it is complete.
-func (r *eventRing) sendHeld(send func(*borgrpc.EventsResponse) error, from, end uint64, filter eventFilter, last int, oldestIndex uint64) error {
+// least one message, so that even an empty history says from where on it is complete. Before
+// it looks at more it calls step.
+func (r *eventRing) sendHeld(step func() error, send func(*borgrpc.EventsResponse) error, from, end uint64, filter eventFilter, last int, oldestIndex uint64) error {
 	skip := 0
 	if last > 0 {
-		r.pages(from, end, filter, func(picked []*borgpb.Event) error {
+		if err := r.pages(step, from, end, filter, func(picked []*borgpb.Event) error {
 			skip += len(picked)
 			return nil
-		})
+		}); err != nil {
+			return err
+		}
 		skip = max(skip-last, 0)
 	}
 	sent := false
-	err := r.pages(from, end, filter, func(picked []*borgpb.Event) error {
+	err := r.pages(step, from, end, filter, func(picked []*borgpb.Event) error {
 		n := min(skip, len(picked))
 		skip -= n
 		if picked = picked[n:]; len(picked) == 0 {
@@ -126,9 +133,12 @@ func (r *eventRing) sendHeld(send func(*borgrpc.EventsResponse) error, from, end
 }
 
 // pages calls f with the events in [from, end) that match and are still held, in pieces,
-// until it returns an error.
-func (r *eventRing) pages(from, end uint64, filter eventFilter, f func([]*borgpb.Event) error) error {
+// until it or step, which is called before each piece, returns an error.
+func (r *eventRing) pages(step func() error, from, end uint64, filter eventFilter, f func([]*borgpb.Event) error) error {
 	for from < end {
+		if err := step(); err != nil {
+			return err
+		}
 		events, next := r.readHeld(from, end, eventsPerMessage)
 		if err := f(pick(events, filter)); err != nil {
 			return err

@@ -49,7 +49,7 @@ func TestRingKeepsTheLatest(t *testing.T) {
 // heldOf returns what sendHeld sends, and of how many events its largest message is.
 func heldOf(r *eventRing, from, end uint64, filter eventFilter, last int) (all []*borgpb.Event, largest int) {
 	messages := 0
-	r.sendHeld(func(resp *borgrpc.EventsResponse) error {
+	r.sendHeld(func() error { return nil }, func(resp *borgrpc.EventsResponse) error {
 		messages++
 		all, largest = append(all, resp.Events...), max(largest, len(resp.Events))
 		return nil
@@ -82,7 +82,7 @@ func TestHeldEventsAreSentInPages(t *testing.T) {
 	}
 	stop := errors.New("stop")
 	sent := 0
-	err := r.sendHeld(func(*borgrpc.EventsResponse) error { sent++; return stop }, from, end, eventFilter{}, 0, 7)
+	err := r.sendHeld(func() error { return nil }, func(*borgrpc.EventsResponse) error { sent++; return stop }, from, end, eventFilter{}, 0, 7)
 	if !errors.Is(err, stop) || sent != 1 {
 		t.Errorf("after a message that could not be sent: %v, %d messages", err, sent)
 	}

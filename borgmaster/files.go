@@ -96,7 +96,7 @@ func (a *fileAPI) ListFiles(ctx context.Context, req *borgrpc.ListFilesRequest) 
 	}
 	most := min(int(cmp.Or(req.GetLimit(), filesPerPage)), maxFilesPerPage)
 	resp := &borgrpc.ListFilesResponse{}
-	a.m.cfg.Log.View(func(c *cell.Cell) {
+	if err := a.m.viewMuch(ctx, func(c *cell.Cell) error {
 		resp.Index = c.Index()
 		for f := range c.Files(user, req.GetPrefix()) {
 			if f.Name() <= req.GetAfter() {
@@ -104,11 +104,14 @@ func (a *fileAPI) ListFiles(ctx context.Context, req *borgrpc.ListFilesRequest) 
 			}
 			if n := len(resp.Files); n == most {
 				resp.NextAfter = resp.Files[n-1].Name
-				return
+				return nil
 			}
 			resp.Files = append(resp.Files, fileStatus(f))
 		}
-	})
+		return nil
+	}); err != nil {
+		return nil, err
+	}
 	return resp, nil
 }
 

@@ -57,7 +57,11 @@ func (a *fileAPI) WatchFiles(req *borgrpc.WatchFilesRequest, stream borgrpc.File
 	// Before the state is looked at: what is later than that is in the ring behind it.
 	from, _, _ := m.events.seek(math.MaxUint64, "")
 	w := &fileWatch{m: m, req: req, user: user, stream: stream}
-	if err := w.send(w.state(), true); err != nil {
+	state, err := w.state()
+	if err != nil {
+		return err
+	}
+	if err := w.send(state, true); err != nil {
 		return err
 	}
 	for {
@@ -97,14 +101,15 @@ type fileAt struct {
 }
 
 // state is what there is.
-func (w *fileWatch) state() (files []fileAt) {
-	w.m.cfg.Log.View(func(c *cell.Cell) {
+func (w *fileWatch) state() (files []fileAt, err error) {
+	err = w.m.viewMuch(w.stream.Context(), func(c *cell.Cell) error {
 		w.index = c.Index()
 		for f := range c.Files(w.user, w.req.GetPrefix()) {
 			files = append(files, fileAt{name: f.Name(), version: f.Version(), wallNs: f.ChangedWallNs()})
 		}
+		return nil
 	})
-	return files
+	return files, err
 }
 
 // changes are those of the events that are about what is watched.

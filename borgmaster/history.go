@@ -22,8 +22,6 @@ import (
 )
 
 const (
-	// Histories that a replica reads at once: each reads its journal from disk.
-	maxHistories = 4
 	// Bytes in one message.
 	maxHistoryBytes = 1 << 20
 	// How long another replica is waited for before it says something.
@@ -54,12 +52,15 @@ func (a *historyAPI) History(req *borgrpc.HistoryRequest, stream borgrpc.History
 	case req.GetLast() > maxHistoryLast:
 		return status.Errorf(codes.InvalidArgument, "the last %d, at most %d: ask for a time instead", req.GetLast(), maxHistoryLast)
 	}
-	select {
-	case m.telling <- struct{}{}:
-		defer func() { <-m.telling }()
-	default:
-		return status.Errorf(codes.ResourceExhausted, "this replica is reading %d histories already; try again, or ask another one", maxHistories)
+	kind := ofHistories
+	if req.GetLocal() {
+		kind = ofLocalHistories
 	}
+	leave, err := m.longRead(ctx, kind)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	caller := door.Caller(ctx)
 	t := &teller{
 		m: m, filter: historyFilter{req, caller.ID, m.isAdmin(caller)}, out: &historySender{send: stream.Send, next: new(borgrpc.HistoryResponse)},
@@ -75,7 +76,6 @@ func (a *historyAPI) History(req *borgrpc.HistoryRequest, stream borgrpc.History
 		t.out.next.Dropped = t.filter.dropped(m.cfg.Journal.Dropped())
 	}
 	m.cfg.Journal.Flush(m.cfg.Log)
-	var err error
 	if req.GetLocal() {
 		err = t.own(ctx, t.out.add)
 	} else {
@@ -98,11 +98,13 @@ type teller struct {
 }
 
 // gaps are the parts of the log of which this replica knows nothing.
-func (t *teller) gaps() (holes, error) {
+func (t *teller) gaps(ctx context.Context) (holes, error) {
 	var all holes
 	var last uint64
 	damaged := ""
-	err := t.m.cfg.Journal.Read(t.sinceNs, t.filter.GetUntilWallNs(), func(b *borgpb.JournalBlock) error {
+	w := t.m.walks(ctx)
+	defer w.rest()
+	err := t.m.cfg.Journal.Read(t.sinceNs, t.filter.GetUntilWallNs(), w.step, func(b *borgpb.JournalBlock) error {
 		for _, g := range b.Gaps {
 			if g.To == 0 {
 				damaged = g.Why
@@ -132,7 +134,7 @@ func (t *teller) gaps() (holes, error) {
 func (t *teller) own(ctx context.Context, f func(*borgrpc.HistoryResponse) error) error {
 	req := t.filter.HistoryRequest
 	if !req.GetUsageOnly() {
-		gaps, err := t.gaps()
+		gaps, err := t.gaps(ctx)
 		if err != nil {
 			return err
 		}
@@ -143,7 +145,9 @@ func (t *teller) own(ctx context.Context, f func(*borgrpc.HistoryResponse) error
 			return err
 		}
 	}
-	return t.m.cfg.Journal.Read(t.sinceNs, req.GetUntilWallNs(), func(b *borgpb.JournalBlock) error {
+	w := t.m.walks(ctx)
+	defer w.rest()
+	return t.m.cfg.Journal.Read(t.sinceNs, req.GetUntilWallNs(), w.step, func(b *borgpb.JournalBlock) error {
 		resp := new(borgrpc.HistoryResponse)
 		for _, e := range b.Entries {
 			if e := t.filter.entry(e); e != nil {
@@ -160,8 +164,9 @@ func (t *teller) own(ctx context.Context, f func(*borgrpc.HistoryResponse) error
 		}
 		t.m.seenHistory(ctx, resp)
 		if len(resp.Entries)+len(resp.Usage)+len(resp.Picture) == 0 {
-			return ctx.Err()
+			return nil
 		}
+		w.rest()
 		return f(resp)
 	})
 }
@@ -263,7 +268,7 @@ func (t *teller) mergeEntries(ctx context.Context, silent map[uint64]string) err
 	ctx, cancel := context.WithCancel(ctx)
 	defer t.reading.Wait()
 	defer cancel()
-	gaps, err := t.gaps()
+	gaps, err := t.gaps(ctx)
 	if err != nil {
 		return err
 	}

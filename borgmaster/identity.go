@@ -192,7 +192,7 @@ func (a *identityAPI) ListUsers(ctx context.Context, _ *borgrpc.ListUsersRequest
 		return nil, err
 	}
 	resp := &borgrpc.ListUsersResponse{}
-	a.m.cfg.Log.View(func(c *cell.Cell) {
+	if err := a.m.viewMuch(ctx, func(c *cell.Cell) error {
 		lens := a.m.lens(ctx, c)
 		for u := range c.Users() {
 			if !lens.User(u.Name()) && !c.Has(u.Name(), cell.Admin) {
@@ -204,7 +204,10 @@ func (a *identityAPI) ListUsers(ctx context.Context, _ *borgrpc.ListUsersRequest
 			}
 			resp.Users = append(resp.Users, is)
 		}
-	})
+		return nil
+	}); err != nil {
+		return nil, err
+	}
 	return resp, nil
 }
 

@@ -33,23 +33,42 @@ func (a *masterAPI) GetLabelPolicy(ctx context.Context, req *borgrpc.GetLabelPol
 	a.m.cfg.Log.View(func(c *cell.Cell) {
 		resp.Index = c.Index()
 		resp.Policy, resp.Version = c.LabelPolicy()
-		if !req.GetCheck() {
-			return
-		}
-		if judge == nil {
-			judge = resp.Policy
-		}
-		lens := a.m.lens(ctx, c)
-		for b := range c.LabelBreaches(judge) {
-			if b.Kind != borgpb.Labelled_LABELLED_MACHINE && !lens.Name(b.Object) {
-				continue
-			}
-			if resp.Breaking++; len(resp.Breaches) < maxBreaches {
-				resp.Breaches = append(resp.Breaches, &borgrpc.LabelBreach{Kind: b.Kind, Object: b.Object, Message: b.Message})
-			}
-		}
 	})
+	if !req.GetCheck() {
+		return resp, nil
+	}
+	if judge == nil {
+		judge = resp.Policy
+	}
+	if err := a.m.checkLabels(ctx, judge, resp); err != nil {
+		return nil, err
+	}
 	return whole(resp, "objects that break the policy of labels")
+}
+
+// checkLabels lists who breaks a policy. Objects that change while it looks may be listed as they
+// were or as they are.
+func (m *Master) checkLabels(ctx context.Context, judge *borgpb.LabelPolicy, resp *borgrpc.GetLabelPolicyResponse) error {
+	w := m.walks(ctx)
+	defer w.rest()
+	check := cell.NewLabelCheck(judge)
+	for more := true; more; {
+		if err := w.step(); err != nil {
+			return err
+		}
+		m.cfg.Log.View(func(c *cell.Cell) {
+			lens := m.lens(ctx, c)
+			more = check.Next(c, func(b cell.LabelBreach) {
+				if b.Kind != borgpb.Labelled_LABELLED_MACHINE && !lens.Name(b.Object) {
+					return
+				}
+				if resp.Breaking++; len(resp.Breaches) < maxBreaches {
+					resp.Breaches = append(resp.Breaches, &borgrpc.LabelBreach{Kind: b.Kind, Object: b.Object, Message: b.Message})
+				}
+			})
+		})
+	}
+	return nil
 }
 
 // permitLabels says whose the object is whose labels an op changes; mine tells that

@@ -156,10 +156,6 @@ type Master struct {
 	followers, loading atomic.Int64
 	// Holds a token while a checkpoint is sent.
 	saving chan struct{}
-	// Holds a token for each audit that is read.
-	auditing chan struct{}
-	// Holds a token for each history that is read.
-	telling chan struct{}
 	// Held while the authority is replaced by a later one.
 	authorityMu sync.Mutex
 	// Held while a secret is set.
@@ -200,7 +196,7 @@ func New(cfg Config) (*Master, error) {
 		start := time.Now()
 		cfg.MonotonicNs = func() int64 { return int64(time.Since(start)) + 1 }
 	}
-	m := &Master{cfg: cfg, conns: newConns(cfg.Identity, cfg.MonotonicNs), saving: make(chan struct{}, 1), auditing: make(chan struct{}, maxAudits), telling: make(chan struct{}, maxHistories), rotating: make(chan struct{}, 1), looked: newLooked(), watches: newWatches(cfg.Watch), stopping: make(chan struct{})}
+	m := &Master{cfg: cfg, conns: newConns(cfg.Identity, cfg.MonotonicNs), saving: make(chan struct{}, 1), rotating: make(chan struct{}, 1), looked: newLooked(), watches: newWatches(cfg.Watch), stopping: make(chan struct{})}
 	cfg.Identity.Saw = m.conns.saw
 	cfg.Log.View(func(c *cell.Cell) {
 		m.cellID = c.ID()

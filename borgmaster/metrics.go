@@ -47,6 +47,7 @@ var figures = []pages.Figure{
 	{Name: "late_seconds", Help: "How late timers of this process fire: the second longest delay of the last 10 s."},
 	{Name: "admitted_total", Help: "Changes of users that got a place in the log of this replica, and reads that it took.", Labels: []string{"call"}},
 	{Name: "turned_away_total", Help: "Changes and reads of users that were refused with a time to come back.", Labels: []string{"call"}},
+	{Name: "read_turns_total", Help: "Turns of users' reads that look at much."},
 	{Name: "admission_waited_total", Help: "Changes of users that waited for a place in the log."},
 	{Name: "admission_users", Help: "Users who are remembered because they asked lately."},
 	{Name: "admission_crowd_users", Help: "Users with changes that wait for a place in the log."},
@@ -162,6 +163,7 @@ func (m *Master) read(r *pages.Reading) {
 	r.Set("admitted_total", float64(a.Reads), "read")
 	r.Set("turned_away_total", float64(a.WritesRefused+a.WritesExpired), "change")
 	r.Set("turned_away_total", float64(a.ReadsRefused+turns.Refused), "read")
+	r.Set("read_turns_total", float64(turns.Turns))
 	r.Set("admission_waited_total", float64(a.WritesWaited))
 	r.Set("admission_users", float64(a.Users))
 	r.Set("admission_crowd_users", float64(a.Crowd))

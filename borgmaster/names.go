@@ -31,8 +31,7 @@ func (a *nameAPI) Resolve(ctx context.Context, req *borgrpc.ResolveRequest) (*bo
 		return nil, err
 	}
 	resp := &borgrpc.ResolveResponse{}
-	var err error
-	a.m.cfg.Log.View(func(c *cell.Cell) { err = resolve(c, a.m.job(ctx, c, key), key, req, resp) })
+	err := a.m.viewMuch(ctx, func(c *cell.Cell) error { return resolve(c, a.m.job(ctx, c, key), key, req, resp) })
 	if err != nil {
 		return nil, err
 	}

@@ -206,7 +206,7 @@ func (a *secretAPI) ListSecrets(ctx context.Context, req *borgrpc.ListSecretsReq
 		return nil, err
 	}
 	resp := &borgrpc.ListSecretsResponse{}
-	a.m.cfg.Log.View(func(c *cell.Cell) {
+	if err := a.m.viewMuch(ctx, func(c *cell.Cell) error {
 		for s := range c.Secrets() {
 			if req.GetUser() == "" || s.User() == req.GetUser() {
 				resp.Secrets = append(resp.Secrets, &borgrpc.SecretStatus{
@@ -214,7 +214,10 @@ func (a *secretAPI) ListSecrets(ctx context.Context, req *borgrpc.ListSecretsReq
 				})
 			}
 		}
-	})
+		return nil
+	}); err != nil {
+		return nil, err
+	}
 	return whole(resp, "secrets")
 }
 

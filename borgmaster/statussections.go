@@ -271,6 +271,7 @@ type lane struct {
 func (l *look) lanes() []lane {
 	m := l.m
 	a, turns := m.admit.stats()
+	audits, histories := m.admit.longReads(ofAudits), m.admit.longReads(ofHistories)
 	lanes := []lane{
 		{"polls of machines under way", "polls", l.shard.InFlight, l.shard.MaxInFlight},
 		{"task reports for the elected master", "reports", l.shard.Waiting, l.shard.MaxWaiting},
@@ -283,8 +284,8 @@ func (l *look) lanes() []lane {
 		{"writes of files", "file_writes", m.fileWriters.size(), maxFileWrites},
 		{"watches of files", "file_watches", m.fileWatchers.size(), maxFileWatches},
 		{"watches of the cell", "watches", m.watchers.size(), maxWatches},
-		{"audits being read", "audits", len(m.auditing), cap(m.auditing)},
-		{"histories being read", "histories", len(m.telling), cap(m.telling)},
+		{"audits being read", "audits", audits.Taken, audits.Places},
+		{"histories being read", "histories", histories.Taken, histories.Places},
 		{"checkpoints being sent", "checkpoints", len(m.saving), cap(m.saving)},
 	}
 	if v := l.vitals; v != nil {

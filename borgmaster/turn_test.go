@@ -17,15 +17,15 @@ import (
 // a time to come back; none of that leaves a turn taken.
 func TestTurnOfReads(t *testing.T) {
 	a := newAdmitter(admission.Config{Replica: 2}, func() int64 { return time.Now().UnixNano() })
-	a.turns = admission.NewTurns[chan struct{}](2, 1)
+	a.turns = admission.NewTurns[chan struct{}](2, 1, 1)
 	defer a.close()
 	ctx := context.Background()
-	first, err := a.turn(ctx, "alice")
+	first, err := a.turn(ctx, "alice", false)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	if _, err = a.turn(ctx, "bob"); status.Code(err) != codes.ResourceExhausted || door.RetryAfter(err) <= 0 ||
+	if _, err = a.turn(ctx, "bob", false); status.Code(err) != codes.ResourceExhausted || door.RetryAfter(err) <= 0 ||
 		!strings.Contains(err.Error(), `user "bob" waited 400 ms at replica 2 for its turn to read`) {
 		t.Errorf("one who waited in vain hears: %v", err)
 	}
@@ -33,7 +33,7 @@ func TestTurnOfReads(t *testing.T) {
 	short, cancel := context.WithCancel(ctx)
 	gone := make(chan error)
 	go func() {
-		_, err := a.turn(short, "carol")
+		_, err := a.turn(short, "carol", false)
 		gone <- err
 	}()
 	cancel()
@@ -43,7 +43,7 @@ func TestTurnOfReads(t *testing.T) {
 
 	next := make(chan error)
 	go func() {
-		leave, err := a.turn(ctx, "dave")
+		leave, err := a.turn(ctx, "dave", false)
 		if err == nil {
 			leave()
 		}
@@ -59,7 +59,7 @@ func TestTurnOfReads(t *testing.T) {
 	if err := <-next; err != nil {
 		t.Errorf("one whose turn it was: %v", err)
 	}
-	leave, err := a.turn(ctx, "erin")
+	leave, err := a.turn(ctx, "erin", false)
 	if err != nil {
 		t.Fatalf("after all have gone: %v", err)
 	}

@@ -71,6 +71,13 @@ func (w *watches) next(one *watch.Watch) (*watch.Message, bool, error) {
 	return one.Next()
 }
 
+// lists reports whether a watch must look among much for what is next.
+func (w *watches) lists(one *watch.Watch) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return one.Lists()
+}
+
 func (w *watches) bookmark(one *watch.Watch) *watch.Message {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -157,8 +164,18 @@ func (a *watchAPI) Watch(req *borgrpc.WatchRequest, stream borgrpc.WatchService_
 func (m *Master) serveWatch(w *watch.Watch, woken <-chan struct{}, stream borgrpc.WatchService_WatchServer) error {
 	quiet := time.NewTicker(bookmarkEvery)
 	defer quiet.Stop()
+	walk := m.walks(stream.Context())
+	defer walk.rest()
 	for {
+		if m.watches.lists(w) {
+			if err := walk.step(); err != nil {
+				return err
+			}
+		}
 		next, again, err := m.watches.next(w)
+		if next != nil || !again {
+			walk.rest()
+		}
 		if err != nil {
 			return watchError(err)
 		}

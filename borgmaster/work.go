@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster/admission"
 	"borg/borgmaster/cell"
@@ -36,13 +37,13 @@ func (m *Master) propose(ctx context.Context, asked *borgpb.Op) (*borgpb.Result,
 	if r != nil {
 		return m.refused(ctx, asked, r), nil
 	}
-	if err := m.chargeWork(ctx, work); err != nil {
+	if err := m.charge(ctx, op, work); err != nil {
 		return nil, err
 	}
 	result, err := m.checkAndPlace(ctx, asked, op, work)
 	if status.Code(grpcError(err)) == codes.ResourceExhausted {
 		// It had no turn. After any other error it may be in the log.
-		m.giveWorkBack(ctx, work)
+		m.giveBack(ctx, op, work)
 	}
 	return result, err
 }
@@ -78,32 +79,44 @@ func (m *Master) refused(ctx context.Context, asked *borgpb.Op, r *borgpb.Refusa
 
 // chargeWork takes work from the budget of the caller's user at this replica. Programs of the
 // cell have no budget.
-func (m *Master) chargeWork(ctx context.Context, work int) error {
+func (m *Master) chargeWork(ctx context.Context, work int) error { return m.charge(ctx, nil, work) }
+
+// charge takes the work and the bytes of an op that is to go into the log from the budgets of the
+// caller's user; nil: there are no bytes.
+func (m *Master) charge(ctx context.Context, op *borgpb.Op, work int) error {
 	if !admitted(ctx) {
 		return nil
 	}
-	a := m.admit
+	a, user := m.admit, door.Caller(ctx).User()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if r := a.core.Work(a.nowNs(), door.Caller(ctx).User(), work); r != nil {
+	r := a.core.Work(a.nowNs(), user, work)
+	if r == nil {
+		if r = a.core.LogBytes(a.nowNs(), user, proto.Size(op)); r != nil {
+			a.core.NotWorked(user, work)
+		}
+	}
+	if r != nil {
 		return tooMuch(r)
 	}
 	return nil
 }
 
-func (m *Master) giveWorkBack(ctx context.Context, work int) {
+// giveBack returns to the budgets what charge took of them.
+func (m *Master) giveBack(ctx context.Context, op *borgpb.Op, work int) {
 	if !admitted(ctx) {
 		return
 	}
-	a := m.admit
+	a, user := m.admit, door.Caller(ctx).User()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.core.NotWorked(door.Caller(ctx).User(), work)
+	a.core.NotWorked(user, work)
+	a.core.NotLogged(user, proto.Size(op))
 }
 
-// hasWork reports whether an op counts in the budget of work.
+// hasWork reports whether an op counts in the budgets of work and of bytes.
 func (m *Master) hasWork(asked *borgpb.Op) bool {
 	work := 0
 	m.cfg.Log.View(func(c *cell.Cell) { work = c.Work(asked) })
-	return work > admission.FreeWork
+	return work > admission.FreeWork || proto.Size(asked) > admission.FreeLogBytes
 }

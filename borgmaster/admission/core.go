@@ -13,6 +13,8 @@ type Config struct {
 	WritesPerS, ReadsPerS int64
 	// Replica is named in refusals.
 	Replica uint64
+	// Turns of reads at a time; 0: one.
+	ReadPlaces int64
 }
 
 // Validate checks the config.
@@ -118,6 +120,10 @@ type user[W any] struct {
 	writes, reads bucket
 	// Work of the user's changes: the tasks and allocs that they touch.
 	work worked
+	// When the user's budget of time in turns of reads will be full again.
+	readTime int64
+	// The same of bytes into the log.
+	logBytes int64
 	// When large changes are worth another try, as the user was told, and how often that was.
 	workNs   int64
 	workTold int
@@ -195,6 +201,7 @@ type Late[W any] struct {
 func New[W any](cfg Config) *Core[W] {
 	cfg.WritesPerS = cmp.Or(cfg.WritesPerS, DefaultWritesPerS)
 	cfg.ReadsPerS = cmp.Or(cfg.ReadsPerS, DefaultReadsPerS)
+	cfg.ReadPlaces = cmp.Or(cfg.ReadPlaces, 1)
 	return &Core[W]{cfg: cfg, users: map[string]*user[W]{}, lights: map[*user[W]]int64{}, win: newWindow(), sweptNs: -momentNs}
 }
 
@@ -250,7 +257,7 @@ func (c *Core[W]) sweep(now int64) {
 }
 
 func (u *user[W]) idle(now int64) bool {
-	return len(u.queue) == 0 && u.placed == 0 && u.underWay == 0 && !u.turns && int64(u.writes) <= now && int64(u.reads) <= now && int64(u.work) <= now && u.closedNs <= now
+	return len(u.queue) == 0 && u.placed == 0 && u.underWay == 0 && !u.turns && int64(u.writes) <= now && int64(u.reads) <= now && int64(u.work) <= now && u.readTime <= now && u.logBytes <= now && u.closedNs <= now
 }
 
 // Read takes a read of that cost from a user's bucket.

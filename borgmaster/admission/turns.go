@@ -20,9 +20,11 @@ const (
 // have their turns user by user. W is who waits. It is not safe for concurrent use.
 type Turns[W any] struct {
 	replica uint64
-	// How many at a time, and how many there are.
-	places, taken int
-	users         map[string]*inLine[W]
+	// How many at a time, how many of one user, and how many there are.
+	places, share, taken int
+	// Of each user who has a turn.
+	takenOf map[string]int
+	users   map[string]*inLine[W]
 	// Users who wait, in the order of their turns.
 	ring    []*inLine[W]
 	waiting int
@@ -32,8 +34,10 @@ type Turns[W any] struct {
 // TurnStats counts what was decided.
 type TurnStats struct {
 	// Since the start.
-	Waited, Refused     uint64
-	Waiting, MaxWaiting int
+	Turns, Waited, Refused uint64
+	Waiting, MaxWaiting    int
+	// Those that have a turn, and how many may.
+	Taken, Places int
 }
 
 // inLine are what waits for a user, one at least.
@@ -52,9 +56,16 @@ type Turn[W any] struct {
 // Placed says whether it is its turn.
 func (t *Turn[W]) Placed() bool { return t.state == placed }
 
-// NewTurns has so many at a time.
-func NewTurns[W any](replica uint64, places int) *Turns[W] {
-	return &Turns[W]{replica: replica, places: places, users: map[string]*inLine[W]{}}
+// NewTurns has so many at a time, and at most share of them of one user.
+func NewTurns[W any](replica uint64, places, share int) *Turns[W] {
+	return &Turns[W]{replica: replica, places: places, share: share, takenOf: map[string]int{}, users: map[string]*inLine[W]{}}
+}
+
+func (x *Turns[W]) place(t *Turn[W]) {
+	x.taken++
+	x.takenOf[t.user]++
+	x.stats.Turns++
+	t.state = placed
 }
 
 // Enter asks for a turn. It has it, or waits, or is refused. A call that has it or waits must
@@ -64,10 +75,9 @@ func (x *Turns[W]) Enter(user string, who W) (*Turn[W], *Refusal) {
 		user = ""
 	}
 	t := &Turn[W]{Who: who, user: user}
-	// Nobody waits while there is a place.
-	if x.taken < x.places || mutant.Planted(mutant.ReadsTogether) {
-		x.taken++
-		t.state = placed
+	// Nobody waits while there is a place, but for a user who has the share of one.
+	if x.taken < x.places && x.takenOf[user] < x.share || mutant.Planted(mutant.ReadsTogether) {
+		x.place(t)
 		return t, nil
 	}
 	u := x.users[user]
@@ -102,12 +112,16 @@ func (x *Turns[W]) Leave(t *Turn[W]) (next *Turn[W]) {
 			x.ring = slices.Delete(x.ring, at, at+1)
 		}
 	case placed:
-		if len(x.ring) == 0 {
-			x.taken--
+		x.taken--
+		if x.takenOf[t.user]--; x.takenOf[t.user] == 0 {
+			delete(x.takenOf, t.user)
+		}
+		at := slices.IndexFunc(x.ring, func(u *inLine[W]) bool { return x.takenOf[u.name] < x.share })
+		if at < 0 {
 			return nil
 		}
-		u := x.ring[0]
-		x.ring = x.ring[1:]
+		u := x.ring[at]
+		x.ring = slices.Delete(x.ring, at, at+1)
 		next, u.queue = u.queue[0], u.queue[1:]
 		x.waiting--
 		if len(u.queue) > 0 {
@@ -115,7 +129,7 @@ func (x *Turns[W]) Leave(t *Turn[W]) (next *Turn[W]) {
 		} else {
 			delete(x.users, u.name)
 		}
-		next.state = placed
+		x.place(next)
 	}
 	return next
 }
@@ -131,5 +145,6 @@ func (x *Turns[W]) Late(t *Turn[W]) *Refusal {
 func (x *Turns[W]) Stats() TurnStats {
 	s := x.stats
 	s.Waiting, s.MaxWaiting = x.waiting, maxReading
+	s.Taken, s.Places = x.taken, x.places
 	return s
 }

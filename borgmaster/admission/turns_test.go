@@ -11,7 +11,7 @@ import (
 // TestTurnsGoByUser: whoever asks for one thing waits for one of each of the others, however
 // many they ask for.
 func TestTurnsGoByUser(t *testing.T) {
-	x := NewTurns[string](3, 1)
+	x := NewTurns[string](3, 1, 1)
 	var has *Turn[string]
 	ask := func(user, who string) *Turn[string] {
 		t.Helper()
@@ -48,7 +48,7 @@ func TestTurnsGoByUser(t *testing.T) {
 }
 
 func TestTurnsAreBounded(t *testing.T) {
-	x := NewTurns[int](3, 2)
+	x := NewTurns[int](3, 2, 2)
 	var all []*Turn[int]
 	for i := range 2 + maxReadingOf {
 		turn, r := x.Enter("much", i)
@@ -83,7 +83,7 @@ func TestTurnsRandom(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		places := 1 + r.IntN(3)
-		x := NewTurns[int](1, places)
+		x := NewTurns[int](1, places, places)
 		var all []*Turn[int]
 		for range 2_000 {
 			if r.IntN(2) == 0 {

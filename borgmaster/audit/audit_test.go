@@ -275,7 +275,7 @@ func TestRefusalsAreCounted(t *testing.T) {
 		t.Errorf("%d records count %d refusals of mallory, want %d", records["mallory"], counted["mallory"], want)
 	}
 	told := map[string]int{}
-	if err := trail.Local.EachNewest(10, func(r *borgpb.AuditRecord) bool { return r.Who != "nobody" }, func(r *borgpb.AuditRecord) error {
+	if err := trail.Local.EachNewest(10, func() error { return nil }, func(r *borgpb.AuditRecord) bool { return r.Who != "nobody" }, func(r *borgpb.AuditRecord) error {
 		told[r.Who]++
 		later = r
 		return nil

@@ -63,10 +63,14 @@ func (l *Local) Note(r *borgpb.AuditRecord) {
 func (l *Local) Each(f func(*borgpb.AuditRecord) error) error { return l.journal.eachRecord(f) }
 
 // EachNewest calls f with at most so many records that match, oldest first. When there are
-// more, those who have the most are told their newest alone.
-func (l *Local) EachNewest(most int, match func(*borgpb.AuditRecord) bool, f func(*borgpb.AuditRecord) error) error {
+// more, those who have the most are told their newest alone. Before it looks at a record it
+// calls step, and ends if that returns an error.
+func (l *Local) EachNewest(most int, step func() error, match func(*borgpb.AuditRecord) bool, f func(*borgpb.AuditRecord) error) error {
 	count := map[share]int64{}
 	if err := l.Each(func(r *borgpb.AuditRecord) error {
+		if err := step(); err != nil {
+			return err
+		}
 		if match(r) {
 			count[shareOf(r)]++
 		}
@@ -76,6 +80,9 @@ func (l *Local) EachNewest(most int, match func(*borgpb.AuditRecord) bool, f fun
 	}
 	level := Level(slices.Collect(maps.Values(count)), int64(most))
 	return l.Each(func(r *borgpb.AuditRecord) error {
+		if err := step(); err != nil {
+			return err
+		}
 		if !match(r) {
 			return nil
 		}

@@ -3,7 +3,6 @@ package cell
 import (
 	"errors"
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -311,34 +310,79 @@ type LabelBreach struct {
 	Message string
 }
 
-// LabelBreaches yields the objects that a policy would not let in as they are: jobs
-// and alloc sets that are not dead, by key, then machines.
-func (c *Cell) LabelBreaches(policy *borgpb.LabelPolicy) iter.Seq[LabelBreach] {
-	p := &labelPolicy{of: rulesByKind(policy)}
-	return func(yield func(LabelBreach) bool) {
-		ok := true
-		look := func(kind borgpb.Labelled, object string, labels map[string]string) {
-			labels = p.fill(kind, labels)
-			if r := p.judge(kind, labels); r != nil && ok {
-				ok = yield(LabelBreach{kind, object, r.Message})
-			}
-		}
-		for j := range c.jobs.each() {
-			if j.deathSeq == 0 && ok {
-				look(borgpb.Labelled_LABELLED_JOB, j.key.String(), j.labels)
-			}
-		}
-		for _, s := range c.setList {
-			if s.deathSeq == 0 && ok {
-				look(borgpb.Labelled_LABELLED_ALLOC_SET, s.key.String(), s.labels)
-			}
-		}
-		for _, m := range c.machineList {
-			if ok {
-				look(borgpb.Labelled_LABELLED_MACHINE, m.name, m.labels)
-			}
+// LabelCheck looks, piece by piece, for the objects that a policy would not let in as they are:
+// jobs and alloc sets that are not dead, by key, then machines.
+type LabelCheck struct {
+	policy *labelPolicy
+	// Objects that it looks at at a time.
+	most int
+	// What it looks at, and the object that was the last one.
+	kind    borgpb.Labelled
+	after   JobKey
+	machine string
+}
+
+// labelRulesLooked is how many rules a LabelCheck holds objects against at a time.
+const labelRulesLooked = 100_000
+
+// NewLabelCheck begins to look.
+func NewLabelCheck(policy *borgpb.LabelPolicy) *LabelCheck {
+	x := &LabelCheck{policy: &labelPolicy{of: rulesByKind(policy)}, kind: borgpb.Labelled_LABELLED_JOB}
+	rules := 0
+	for _, of := range x.policy.of {
+		rules = max(rules, len(of))
+	}
+	x.most = labelRulesLooked / (rules + 5)
+	return x
+}
+
+// Next calls f with what it finds among the next objects of a cell, and reports whether there
+// are more to look at.
+func (x *LabelCheck) Next(c *Cell, f func(LabelBreach)) (more bool) {
+	left := x.most
+	look := func(object string, labels map[string]string) {
+		labels = x.policy.fill(x.kind, labels)
+		if r := x.policy.judge(x.kind, labels); r != nil {
+			f(LabelBreach{x.kind, object, r.Message})
 		}
 	}
+	takes := func(key JobKey) bool {
+		left--
+		if left >= 0 {
+			x.after = key
+		}
+		return left >= 0
+	}
+	if x.kind == borgpb.Labelled_LABELLED_JOB {
+		for j := range c.JobsAfter(x.after) {
+			if !takes(j.key) {
+				return true
+			}
+			if j.deathSeq == 0 {
+				look(j.key.String(), j.labels)
+			}
+		}
+		x.kind, x.after = borgpb.Labelled_LABELLED_ALLOC_SET, JobKey{}
+	}
+	if x.kind == borgpb.Labelled_LABELLED_ALLOC_SET {
+		for s := range c.AllocSetsAfter(x.after) {
+			if !takes(s.key) {
+				return true
+			}
+			if s.deathSeq == 0 {
+				look(s.key.String(), s.labels)
+			}
+		}
+		x.kind, x.after = borgpb.Labelled_LABELLED_MACHINE, JobKey{}
+	}
+	for m := range c.MachinesAfter(x.machine) {
+		if left--; left < 0 {
+			return true
+		}
+		x.machine = m.name
+		look(m.name, m.labels)
+	}
+	return false
 }
 
 // check holds the invariants of the policy.

@@ -87,8 +87,8 @@ func (s *script) showLabels(b *strings.Builder) {
 	if s.first(0) == "breaches" {
 		policy, version := s.c.LabelPolicy()
 		fmt.Fprintf(b, "policy version %d of %d rules\n", version, len(policy.Rules))
-		for x := range s.c.LabelBreaches(policy) {
-			fmt.Fprintf(b, "%s %s: %s\n", kindWords[x.Kind], x.Object, x.Message)
+		check := NewLabelCheck(policy)
+		for check.Next(s.c, func(x LabelBreach) { fmt.Fprintf(b, "%s %s: %s\n", kindWords[x.Kind], x.Object, x.Message) }) {
 		}
 		return
 	}

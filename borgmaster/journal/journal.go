@@ -560,9 +560,10 @@ func (j *Journal) Keep(rows []*borgpb.UsageRow) error {
 }
 
 // Read calls f with each block in which something may be in [since, until), as they
-// were written; zeros are no bounds. What is damaged is a gap without indexes.
-func (j *Journal) Read(since, until int64, f func(*borgpb.JournalBlock) error) error {
-	return j.store.read(since, until, f)
+// were written; zeros are no bounds. What is damaged is a gap without indexes. Before each
+// block it calls step, and ends if that returns an error.
+func (j *Journal) Read(since, until int64, step func() error, f func(*borgpb.JournalBlock) error) error {
+	return j.store.read(since, until, step, f)
 }
 
 // Stats tells what it has done and holds.

@@ -352,8 +352,9 @@ func (s *store) openAll() (all []reading, err error) {
 }
 
 // read calls f with each block in which something may be in [since, until); zeros
-// are no bounds. What is damaged is told as a gap that has no indexes.
-func (s *store) read(since, until int64, f func(*borgpb.JournalBlock) error) error {
+// are no bounds. What is damaged is told as a gap that has no indexes. Before each block it
+// calls step, and ends if that returns an error.
+func (s *store) read(since, until int64, step func() error, f func(*borgpb.JournalBlock) error) error {
 	all, err := s.openAll()
 	defer func() {
 		for _, r := range all {
@@ -364,14 +365,14 @@ func (s *store) read(since, until int64, f func(*borgpb.JournalBlock) error) err
 		return err
 	}
 	for i := range all {
-		if err := all[i].each(since, until, f); err != nil {
+		if err := all[i].each(since, until, step, f); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *reading) each(since, until int64, f func(*borgpb.JournalBlock) error) error {
+func (r *reading) each(since, until int64, step func() error, f func(*borgpb.JournalBlock) error) error {
 	damaged := func(at, bytes int64) error {
 		if bytes <= 0 {
 			return nil
@@ -396,6 +397,9 @@ func (r *reading) each(since, until int64, f func(*borgpb.JournalBlock) error) e
 		}
 		scan := &scanner{r: r.f, size: m.end, at: m.offset}
 		for more := true; more; {
+			if err := step(); err != nil {
+				return err
+			}
 			more = scan.next()
 			if err := damaged(scan.began-scan.damaged, scan.damaged); err != nil {
 				return err

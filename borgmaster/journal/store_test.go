@@ -36,7 +36,7 @@ func blockOf(index uint64, wallNs int64, bytes int) *borgpb.JournalBlock {
 // indexes are those of all entries in [since, until), and how many pieces are damaged.
 func indexes(t *testing.T, s *store, since, until int64) (all []uint64, damaged int) {
 	t.Helper()
-	err := s.read(since, until, func(b *borgpb.JournalBlock) error {
+	err := s.read(since, until, atOnce, func(b *borgpb.JournalBlock) error {
 		for _, e := range b.Entries {
 			all = append(all, e.Index)
 		}

@@ -36,6 +36,10 @@ func (w *Watch) begin() {
 	w.hub.list(w)
 }
 
+// Lists reports whether the next message is of the state or of what is held of changes, among
+// which it is to be looked for.
+func (w *Watch) Lists() bool { return w.scan != nil || w.behind && len(w.queue) == 0 }
+
 // nextState hands out the next objects of the state; nil: it found none yet.
 func (w *Watch) nextState() *Message {
 	p := statePage{w: w, m: w.message(w.told), left: w.hub.looks}

@@ -1,0 +1,227 @@
+package borgmaster
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc/status"
+
+	"borg/borgmaster/admission"
+	"borg/borgmaster/cell"
+	"borg/identity"
+	"borg/proto/door"
+)
+
+const (
+	// A walk has the turn for so long at a time.
+	walkSliceNs = 5e6
+	// Reads of one kind that a replica has begun, each of which holds a message or more, and
+	// files that it reads; and those of one user and the user's tasks. Others wait.
+	maxLongReads       = 4
+	maxLongReadsOfUser = 2
+)
+
+// longKind is a kind of reads of which a replica has few at a time. What a replica asks for in
+// a user's name is of another kind than what the user asks for: the first does not wait for
+// other replicas, so that two of them do not wait for each other.
+type longKind int
+
+const (
+	ofHistories longKind = iota
+	ofLocalHistories
+	ofAudits
+	ofLocalAudits
+	longKinds
+)
+
+// line is a line of calls; who waits hears when it is his turn.
+type line = admission.Turns[chan struct{}]
+
+func newLine(replica uint64, places, share int) *line {
+	return admission.NewTurns[chan struct{}](replica, places, share)
+}
+
+// turn waits until a read that looks at much may do so. One that is patient waits as long as
+// its caller does.
+func (a *admitter) turn(ctx context.Context, user string, patient bool) (leave func(), err error) {
+	if err := a.restReads(ctx, user, patient); err != nil {
+		return nil, err
+	}
+	out, err := a.enter(ctx, a.turns, user, patient)
+	if err != nil {
+		return nil, err
+	}
+	since := a.nowNs()
+	return func() {
+		a.mu.Lock()
+		now := a.nowNs()
+		a.core.HasRead(now, user, now-since)
+		a.mu.Unlock()
+		out()
+	}, nil
+}
+
+// restReads waits until a user's budget of reading has something left.
+func (a *admitter) restReads(ctx context.Context, user string, patient bool) error {
+	a.mu.Lock()
+	wait := a.core.ReadsIn(a.nowNs(), user)
+	var r *admission.Refusal
+	if wait > admission.ReadWaitNs && !patient {
+		r = a.core.ReadsTooMuch(user, wait)
+	}
+	a.mu.Unlock()
+	switch {
+	case r != nil:
+		return tooMuch(r)
+	case wait == 0:
+		return nil
+	}
+	over := time.NewTimer(time.Duration(wait))
+	defer over.Stop()
+	select {
+	case <-over.C:
+		return nil
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// enter waits for a place in a line.
+func (a *admitter) enter(ctx context.Context, l *line, user string, patient bool) (leave func(), err error) {
+	has := make(chan struct{})
+	a.mu.Lock()
+	t, r := l.Enter(user, has)
+	atOnce := r == nil && t.Placed()
+	a.mu.Unlock()
+	if r != nil {
+		return nil, tooMuch(r)
+	}
+	leave = func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if next := l.Leave(t); next != nil {
+			close(next.Who)
+		}
+	}
+	if atOnce {
+		return leave, nil
+	}
+	var late <-chan time.Time
+	if !patient {
+		timer := time.NewTimer(admission.ReadWaitNs)
+		defer timer.Stop()
+		late = timer.C
+	}
+	select {
+	case <-has:
+		return leave, nil
+	case <-ctx.Done():
+		leave()
+		return nil, status.FromContextError(ctx.Err()).Err()
+	case <-late:
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if t.Placed() {
+		return leave, nil
+	}
+	return nil, tooMuch(l.Late(t))
+}
+
+// viewMuch is View for a read that looks at much, in its turn.
+func (m *Master) viewMuch(ctx context.Context, f func(c *cell.Cell) error) error {
+	leave, err := m.readTurn(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	m.cfg.Log.View(func(c *cell.Cell) { err = f(c) })
+	return err
+}
+
+// viewPage is View for a page of a list, as often as it takes. To encode a page takes longer
+// than to look at what is on it, so the last turn lasts until that is done.
+func (m *Master) viewPage(ctx context.Context, p *page, f func(c *cell.Cell) error) error {
+	for p.more {
+		leave, err := m.readTurn(ctx)
+		if err != nil {
+			return err
+		}
+		m.cfg.Log.View(func(c *cell.Cell) { err = f(c) })
+		if p.more || err != nil || !door.AtEnd(ctx, leave) {
+			leave()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readTurn waits for the turn of a read. Programs of the cell have theirs at once.
+func (m *Master) readTurn(ctx context.Context) (leave func(), err error) {
+	caller := door.Caller(ctx)
+	if caller.Role != identity.User && caller.Role != identity.Task {
+		return func() {}, nil
+	}
+	return m.admit.turn(ctx, caller.User(), false)
+}
+
+// longRead waits for one of the places of a kind of reads.
+func (m *Master) longRead(ctx context.Context, kind longKind) (leave func(), err error) {
+	return m.admit.enter(ctx, m.admit.long[kind], door.Caller(ctx).User(), true)
+}
+
+// walk is a read that looks at much, piece by piece. It has a turn for a few milliseconds at a
+// time, and none while it waits for anything else, such as a client that is to take an answer.
+// It ends when its caller does. One goroutine uses it at a time.
+type walk struct {
+	m     *Master
+	ctx   context.Context
+	user  string
+	leave func()
+	// When the turn began.
+	sinceNs int64
+}
+
+// walks begins a walk, which must end with rest.
+func (m *Master) walks(ctx context.Context) *walk {
+	w := &walk{m: m, ctx: ctx}
+	if caller := door.Caller(ctx); caller.Role == identity.User || caller.Role == identity.Task {
+		w.user = caller.User()
+	}
+	return w
+}
+
+// step is to be called before each piece of the work. It waits for a turn unless the walk has
+// one; with an error the walk is over.
+func (w *walk) step() error {
+	if err := w.ctx.Err(); err != nil {
+		return status.FromContextError(err).Err()
+	}
+	if w.user == "" || w.leave != nil && w.m.admit.nowNs()-w.sinceNs < walkSliceNs {
+		return nil
+	}
+	w.rest()
+	leave, err := w.m.admit.turn(w.ctx, w.user, true)
+	if err != nil {
+		return err
+	}
+	w.leave, w.sinceNs = leave, w.m.admit.nowNs()
+	return nil
+}
+
+// rest gives the turn back, until the next step.
+func (w *walk) rest() {
+	if w.leave != nil {
+		w.leave()
+		w.leave = nil
+	}
+}
+
+// longReads returns how it stands with reads of a kind.
+func (a *admitter) longReads(kind longKind) admission.TurnStats {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.long[kind].Stats()
+}
