@@ -53,6 +53,8 @@ type Cell struct {
 	stateUse     stateUse
 	// What users are charged for copies that stop; derived.
 	stopUse map[string]*stopUse
+	// Copies that stop and are charged, of all users.
+	stopCopies int64
 	// Jobs whose update rolls, by user, in the order of their uids; derived.
 	rolling map[string][]*Job
 	volumes volumes
