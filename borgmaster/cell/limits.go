@@ -209,15 +209,17 @@ const (
 
 	// Jobs at once that save what allocs left; what one may ask for, how long it is
 	// tried, and the pauses between.
-	maxSavers        = 1_000
-	maxSaverCPUMilli = 1_000
-	maxSaverMemBytes = 1 << 30
-	saveNs           = 24 * 3600 * second
-	maxSaveNs        = 72 * 3600 * second
-	saveAgainNs      = 10 * second
-	maxSaveAgainNs   = 600 * second
-	maxSavesShown    = 100
-	maxSaverNames    = 10
+	maxSavers             = 1_000
+	maxSaverCPUMilli      = 1_000
+	maxSaverMemBytes      = 1 << 30
+	maxSaverDiskBytes     = 1 << 30
+	maxSaverDiskBytesPerS = 100 << 20
+	saveNs                = 24 * 3600 * second
+	maxSaveNs             = 72 * 3600 * second
+	saveAgainNs           = 10 * second
+	maxSaveAgainNs        = 600 * second
+	maxSavesShown         = 100
+	maxSaverNames         = 10
 
 	// From one look at the allocs of a set that are yet to become what it says to the next.
 	setAgainNs = second

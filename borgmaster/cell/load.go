@@ -392,7 +392,7 @@ func (l *loader) spec(uid UID, version uint64, d *decoder) error {
 	if s.cores != cores || cores && l.c.format < FormatCores {
 		return errOdd
 	}
-	s.job, s.Version, s.unpaid = j, version, j.saving != nil
+	s.job, s.Version = j, version
 	j.specs = append(j.specs, s)
 	return nil
 }

@@ -184,6 +184,7 @@ var valueForms = map[byte]func(*form){
 			f.uints("index", "attempt")
 			f.str("machine")
 			f.ints("until_ns", "again_ns")
+			f.bools("beside")
 		})
 	},
 	kindSpec: func(f *form) {

@@ -63,7 +63,7 @@ var derivedFields = map[string][]string{
 	"Job": {"specs", "waiting", "pending", "running", "dead", "finished", "started", "backoff", "stopping", "update", "domains",
 		"settled", "touched", "diesAfter", "lastEdge", "changedAt", "gone", "leaveDueNs", "updateDueNs", "charged", "chargedKept", "daemon", "cron", "ended", "own"},
 	"Volume":      {"of", "name", "machine", "gone", "dueNs", "yields", "kept"},
-	"Spec":        {"uses", "gone", "unpaid"},
+	"Spec":        {"uses", "gone"},
 	"Task":        {"job", "past", "cur.stop"},
 	"Copy":        {"next", "stopCharged"},
 	"Update":      {"down", "cursor", "chosen", "watched", "askedNs"},

@@ -19,8 +19,6 @@ type Spec struct {
 	// Copies that run it; derived.
 	uses uint32
 	gone bool
-	// Of a saver, which is charged to nobody; derived.
-	unpaid bool
 }
 
 // Need is what a run of task indices asks for: the job's task spec with the
