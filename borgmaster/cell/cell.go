@@ -33,6 +33,7 @@ type Cell struct {
 	// Dead jobs and alloc sets.
 	graveyard graveyard
 	jobRefs   jobRefs
+	endings   endings
 
 	// Daemon and cron jobs that live, in the order of their uids; derived.
 	daemons, crons []*Job

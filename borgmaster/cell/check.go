@@ -135,7 +135,7 @@ func (c *Cell) checkCollections() error {
 	if !maps.EqualFunc(want.followers, c.jobRefs.followers, slices.Equal) || !maps.EqualFunc(want.children, c.jobRefs.children, slices.Equal) {
 		return fmt.Errorf("jobRefs: the parents or start_after of live jobs are not those that are known")
 	}
-	return nil
+	return c.endings.check()
 }
 
 func (c *Cell) checkJob(j *Job) error {

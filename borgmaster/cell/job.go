@@ -340,10 +340,7 @@ func (c *Cell) die(j *Job) {
 	c.dies(was, j.stateUse(), graveOf(j))
 	c.ownerEnds(j.key, j.latest().Proto.Priority)
 	c.counts.deadJobs++
-	for _, child := range slices.Clone(c.jobRefs.children[j.key]) {
-		c.kill(child, "its parent "+j.key.String()+" ended")
-	}
-	c.tellFollowers(j)
+	c.endDependents(j)
 	c.runEnded(j)
 }
 

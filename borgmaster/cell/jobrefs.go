@@ -42,8 +42,17 @@ func addRef(by map[JobKey][]*Job, to string, from *Job) {
 
 func removeRef(by map[JobKey][]*Job, to string, from *Job) {
 	k, _ := ParseJobKey(to)
-	by[k] = slices.DeleteFunc(by[k], func(o *Job) bool { return o == from })
-	if len(by[k]) == 0 {
+	list := by[k]
+	at, found := slices.BinarySearchFunc(list, from.uid, func(o *Job, u UID) int { return o.uid.Compare(u) })
+	switch {
+	case !found:
+	case len(list) == 1:
 		delete(by, k)
+	case at == 0:
+		// The order in which dependents end; nothing moves.
+		list[0] = nil
+		by[k] = list[1:]
+	default:
+		by[k] = slices.Delete(list, at, at+1)
 	}
 }

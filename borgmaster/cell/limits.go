@@ -95,9 +95,14 @@ const (
 	maxSecrets          = 32
 	maxPushedFiles      = 16
 	maxStartAfter       = 32
-	maxDevices          = 16
-	maxGangTasks        = 10_000
-	maxFailures         = 1_000_000
+	// Jobs that one entry ends because others have ended; or the tasks after which it ends no
+	// more. The next portion comes after the pause.
+	maxEndedJobs  = 1_000
+	maxEndedTasks = 10_000
+	endingPauseNs = 100_000_000
+	maxDevices    = 16
+	maxGangTasks  = 10_000
+	maxFailures   = 1_000_000
 	// Until an update that is done closes, if its job does not say.
 	updateOpenNs    = 24 * 3600 * second
 	maxUpdateOpenNs = 90 * 24 * 3600 * second

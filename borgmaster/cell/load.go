@@ -128,6 +128,9 @@ func (l *loader) record(key, value []byte) error {
 	case kindRequest:
 		seq := k.uint64()
 		return errors.Join(k.done(), l.request(seq, d))
+	case kindEnding:
+		seq := k.uint64()
+		return errors.Join(k.done(), l.ending(seq, d))
 	case kindUser:
 		return l.user(string(k.b), d)
 	case kindToken:

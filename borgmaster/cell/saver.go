@@ -195,7 +195,7 @@ func (c *Cell) saverKey(a *Alloc) (JobKey, *borgpb.Refusal) {
 			suffix += fmt.Sprintf("-%d", n)
 		}
 		key := JobKey{set.User, set.Name[:min(len(set.Name), maxNameBytes-len(suffix))] + suffix}
-		if st := c.stateOfKey(key); st == stateNone || st == stateDead {
+		if st := c.stateOfKey(key); (st == stateNone || st == stateDead) && !c.endingOf(key) {
 			return key, nil
 		}
 	}
