@@ -123,8 +123,7 @@ func New(cellID string, epoch uint64) *Cell {
 	c.requests.byID, c.requests.of = make(map[string]*request), make(map[string]*requestsOf)
 	c.requests.most = maxRequests
 	c.holders = make(holders)
-	c.jobRefs.children = make(map[JobKey][]*Job)
-	c.jobRefs.followers = make(map[JobKey][]*Job)
+	c.jobRefs = newJobRefs()
 	c.head.cell, c.submitting = c, new(submitOp)
 	c.dirty(&c.head)
 	return c

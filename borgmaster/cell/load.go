@@ -353,14 +353,14 @@ func (l *loader) job(uid UID, d *decoder) error {
 	if c.Job(j.key) != nil || c.sets[j.key] != nil || checkKey(j.key) != nil || tasks == 0 && c.format < FormatKinds {
 		return fmt.Errorf("an odd job %v", j.key)
 	}
+	c.jobs.add(j)
+	c.jobsByUID[uid] = j
 	c.grow(j, uint32(tasks))
 	if j.deathSeq != 0 {
 		for _, t := range j.rows {
 			l.setState(t, stateDead)
 		}
 	}
-	c.jobs.add(j)
-	c.jobsByUID[uid] = j
 	if l.jobs = append(l.jobs, j); j.saving != nil && j.deathSeq == 0 {
 		c.addSaver(j)
 	}

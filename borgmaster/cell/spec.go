@@ -157,6 +157,11 @@ func (s *reading) cutNeeds(cores bool) *borgpb.Refusal {
 				need.own()
 			}
 		}
+		for _, name := range secretsNamed(task) {
+			if at, found := slices.BinarySearch(s.secrets, name); !found {
+				s.secrets = slices.Insert(s.secrets, at, name)
+			}
+		}
 		s.volumes = s.volumes || len(task.Volumes) > 0
 		s.needs = append(s.needs, need)
 	}

@@ -118,7 +118,8 @@ func (c *Cell) workOfSet(key named, spec []byte) int {
 			allocs = atMost(uint32(number), maxAllocsPerSet)
 		}
 	})
-	return max(c.allocsOf(key), allocs)
+	// Each job that names the set is looked at for its priority.
+	return max(c.allocsOf(key), allocs) + len(c.jobRefs.inSet[JobKey{key.GetUser(), key.GetName()}])
 }
 
 func (c *Cell) rowsOf(key named) int {
