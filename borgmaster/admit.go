@@ -243,7 +243,7 @@ var notReads = map[string]bool{
 }
 
 // many are reads that look at more than one object, or go on to other programs.
-var many = []string{"List", "Why", "SafeToDrain", "Events", "Logs", "Audit", "WatchFiles", "Resolve", "SaveCheckpoint", "Validate"}
+var many = []string{"List", "Why", "SafeToDrain", "Events", "Logs", "Audit", "WatchFiles", "Resolve", "SaveCheckpoint", "Validate", "Examine"}
 
 func readCost(method string) int64 {
 	name := method[strings.LastIndexByte(method, '/')+1:]

@@ -26,4 +26,7 @@ func (c check) saver(v *borgpb.Saver) {
 	if v.Task.Resources.GetCpuMilli() > maxSaverCPUMilli || v.Task.Resources.GetMemBytes() > maxSaverMemBytes {
 		c.bad("saver.task.resources", `write resources = resources(cpu = 0.1, mem = "64MiB")`, "a saver asks for at most 1 core and 1GiB")
 	}
+	if v.Task.Resources.GetDiskBytes() > maxSaverDiskBytes || v.Task.Resources.GetDiskBytesPerS() > maxSaverDiskBytesPerS {
+		c.bad("saver.task.resources", "leave disk and disk_per_s out", "a saver asks for at most 1GiB of disk and 100MiB/s")
+	}
 }

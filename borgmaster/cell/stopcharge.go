@@ -142,14 +142,8 @@ func (c *Cell) setStopCharge(p *Copy, now stopCharging) {
 	}
 }
 
-// stopCharge returns the charge of a copy that stops: that of its task, but nothing for a
-// saver.
-func (p *Copy) stopCharge() charge {
-	if p.job.saving != nil {
-		return nil
-	}
-	return p.chargeKept()
-}
+// stopCharge returns the charge of a copy that stops: that of its task.
+func (p *Copy) stopCharge() charge { return p.chargeKept() }
 
 // reviewStopCharges is reviewStopCharge for the past copies of a task.
 func (c *Cell) reviewStopCharges(t *Task) {
