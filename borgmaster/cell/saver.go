@@ -185,6 +185,9 @@ func (c *Cell) saveLeft(a *Alloc, m *Machine) {
 	m.changes++
 }
 
+// maxSaverSuffixBytes is more than saverKey adds to the name of a set: three numbers and "-save---".
+const maxSaverSuffixBytes = 8 + 10 + 20 + 2
+
 // saverKey names the job that saves what an alloc left: SET-save-INDEX-ATTEMPT, and a
 // number where that is taken, by a set of that name that is there again.
 func (c *Cell) saverKey(a *Alloc) (JobKey, *borgpb.Refusal) {
@@ -349,8 +352,10 @@ func (c *Cell) SavesOf(s *AllocSet) (saves []*borgpb.AllocSave) {
 	if s.spec.Saver == nil {
 		return nil
 	}
-	for j := range c.JobsAfter(JobKey{User: s.key.User}) {
-		if j.key.User != s.key.User || len(saves) == maxSavesShown {
+	// The names of its savers begin so, and follow each other.
+	prefix := s.key.Name[:min(len(s.key.Name), maxNameBytes-maxSaverSuffixBytes)]
+	for j := range c.JobsAfter(JobKey{s.key.User, prefix}) {
+		if j.key.User != s.key.User || !strings.HasPrefix(j.key.Name, prefix) || len(saves) == maxSavesShown {
 			break
 		}
 		v := j.saving
