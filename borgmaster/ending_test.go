@@ -66,15 +66,17 @@ func TestSaversOfARawClient(t *testing.T) {
 	tc.must(root, &borgpb.Op{Op: &borgpb.Op_SetQuota{SetQuota: &borgpb.SetQuota{User: "alice", Band: borgpb.Band_BAND_PRODUCTION,
 		Limit: &borgpb.Resources{CpuMilli: 100, MemBytes: 1 << 28}}}})
 	for _, q := range []struct {
+		alloc int64
 		saver *borgpb.Resources
 		want  borgpb.RefusalKind
 	}{
-		{nil, borgpb.RefusalKind_REFUSAL_KIND_INVALID},
-		{&borgpb.Resources{CpuMilli: 10, MemBytes: 1 << 20, DiskBytes: 1 << 50}, borgpb.RefusalKind_REFUSAL_KIND_INVALID},
-		{&borgpb.Resources{CpuMilli: 900, MemBytes: 1 << 20}, borgpb.RefusalKind_REFUSAL_KIND_QUOTA},
-		{&borgpb.Resources{CpuMilli: 50, MemBytes: 1 << 20}, borgpb.RefusalKind_REFUSAL_KIND_UNSPECIFIED},
+		{50, nil, borgpb.RefusalKind_REFUSAL_KIND_INVALID},
+		{50, &borgpb.Resources{CpuMilli: 10, MemBytes: 1 << 20, DiskBytes: 1 << 50}, borgpb.RefusalKind_REFUSAL_KIND_INVALID},
+		{50, &borgpb.Resources{CpuMilli: 51, MemBytes: 1 << 20}, borgpb.RefusalKind_REFUSAL_KIND_INVALID},
+		{51, &borgpb.Resources{CpuMilli: 51, MemBytes: 1 << 20}, borgpb.RefusalKind_REFUSAL_KIND_QUOTA},
+		{50, &borgpb.Resources{CpuMilli: 50, MemBytes: 1 << 20}, borgpb.RefusalKind_REFUSAL_KIND_UNSPECIFIED},
 	} {
-		spec, err := proto.Marshal(&borgpb.AllocSetSpec{Allocs: 2, Priority: 200, Resources: &borgpb.Resources{CpuMilli: 10, MemBytes: 1 << 24},
+		spec, err := proto.Marshal(&borgpb.AllocSetSpec{Allocs: 2, Priority: 200, Resources: &borgpb.Resources{CpuMilli: q.alloc, MemBytes: 1 << 24},
 			Saver: &borgpb.Saver{Task: &borgpb.TaskSpec{Args: []string{"/bin/save"}, Resources: q.saver}}})
 		if err != nil {
 			t.Fatal(err)

@@ -216,9 +216,10 @@ const (
 	quarantineNs         = 24 * 3600 * second
 	maxQuarantineNs      = 30 * 24 * 3600 * second
 
-	// Jobs at once that save what allocs left; what one may ask for, how long it is
-	// tried, and the pauses between.
+	// Jobs at once that save what allocs left, in all and of one user; what one may ask for,
+	// how long it is tried, and the pauses between.
 	maxSavers             = 1_000
+	maxSaversOfUser       = 500
 	maxSaverCPUMilli      = 1_000
 	maxSaverMemBytes      = 1 << 30
 	maxSaverDiskBytes     = 1 << 30

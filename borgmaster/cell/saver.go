@@ -118,6 +118,9 @@ func (c *Cell) checkSaver(key JobKey, set, was *borgpb.AllocSetSpec, data []byte
 	if r == nil && !proto.Equal(v, was.GetSaver()) {
 		r = c.checkSpecBounds(key.User, spec)
 	}
+	if r == nil && c.now.asker.GetUser() != "" {
+		r = checkSaverRoom(v.Task.Resources, set.Resources)
+	}
 	if r != nil {
 		// The cell wrote the rest of that spec.
 		r.Field = strings.Replace(r.Field, "spec.task", "spec.saver.task", 1)
@@ -125,8 +128,7 @@ func (c *Cell) checkSaver(key JobKey, set, was *borgpb.AllocSetSpec, data []byte
 	return r
 }
 
-// checkSaverTask checks the bounds that a saver has beside those of a task: it starts on its
-// machine whatever room there is. asked: a user asks for it, and must say amounts.
+// checkSaverTask checks the bounds that a saver has beside those of a task. asked: a user asks for it, and must say amounts.
 func checkSaverTask(v *borgpb.Saver, asked bool) *borgpb.Refusal {
 	t := v.Task
 	res := FromProto(t.GetResources())
@@ -151,6 +153,26 @@ func checkSaverTask(v *borgpb.Saver, asked bool) *borgpb.Refusal {
 	return nil
 }
 
+// checkSaverRoom refuses a saver that asks for more than its alloc: it starts without a look at
+// what its machine has free, in the room that the alloc has left.
+func checkSaverRoom(saver, alloc *borgpb.Resources) *borgpb.Refusal {
+	has, of := FromProto(saver), FromProto(alloc)
+	if has.CPUMilli <= of.CPUMilli && has.MemBytes <= of.MemBytes {
+		return nil
+	}
+	return invalid("spec.saver.task.resources", "a saver asks for at most the cpu and memory of its alloc, %d milli-cores and %d bytes", of.CPUMilli, of.MemBytes)
+}
+
+// saversOf counts the savers of a user.
+func (c *Cell) saversOf(user string) (n int) {
+	for _, j := range c.savers {
+		if j.key.User == user {
+			n++
+		}
+	}
+	return n
+}
+
 // saveLeft begins to save what an alloc leaves on a machine.
 func (c *Cell) saveLeft(a *Alloc, m *Machine) {
 	set := a.set
@@ -166,6 +188,8 @@ func (c *Cell) saveLeft(a *Alloc, m *Machine) {
 	case r != nil:
 	case len(c.savers) >= maxSavers || c.counts.liveTasks() >= maxLiveTasks:
 		r = limit("", "%d savers are under way", len(c.savers))
+	case len(c.savers) >= maxSaversOfUser && c.saversOf(set.key.User) >= maxSaversOfUser:
+		r = limit("", "%d savers of user %s are under way", maxSaversOfUser, set.key.User)
 	}
 	if r != nil {
 		e := allocEvent(a, m, borgpb.EventKind_EVENT_KIND_SAVE_GIVEN_UP, stateNone, stateNone)

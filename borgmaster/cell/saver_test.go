@@ -32,9 +32,9 @@ func TestSaverSpec(t *testing.T) {
 	}
 }
 
-// savedSet is an alloc set whose saver asks for more processor than its allocs.
+// savedSet is an alloc set whose saver asks for as much processor as its allocs.
 func savedSet(allocs uint32, priority int32) *borgpb.AllocSetSpec {
-	s := setSpec(allocs, priority, 10)
+	s := setSpec(allocs, priority, 900)
 	s.Saver = &borgpb.Saver{Task: &borgpb.TaskSpec{Args: []string{"save"}, Resources: &borgpb.Resources{CpuMilli: 900, MemBytes: 1 << 20}}}
 	return s
 }
@@ -137,6 +137,7 @@ func TestSaverIsCheckedAsATask(t *testing.T) {
 		{func(s *borgpb.TaskSpec) { s.Resources.DiskBytes = 1 << 50 }, field + ".resources", "a saver asks for at most"},
 		{func(s *borgpb.TaskSpec) { s.Resources.DiskBytesPerS = 1 << 50 }, field + ".resources", "a saver asks for at most"},
 		{func(s *borgpb.TaskSpec) { s.Resources.CpuMilli = 800 }, field + ".resources", "at most 0.5"},
+		{func(s *borgpb.TaskSpec) { s.Resources.CpuMilli = 451 }, field + ".resources", "at most the cpu and memory of its alloc, 450 milli-cores"},
 		{func(s *borgpb.TaskSpec) { s.GraceNs = maxGraceNs + 1 }, field + ".grace_ns", "is not in"},
 		{func(s *borgpb.TaskSpec) { s.Env = map[string]string{"1": "x"} }, field + ".env", "is not the name"},
 		{func(s *borgpb.TaskSpec) { s.Cwd = "/a/../b" }, field + ".cwd", "has empty, . or .. parts"},
@@ -147,6 +148,7 @@ func TestSaverIsCheckedAsATask(t *testing.T) {
 		l := latestQuotaLog(t)
 		l.do(&borgpb.Op{Op: &borgpb.Op_SetTaskLimits{SetTaskLimits: &borgpb.SetTaskLimits{User: "u", Max: &borgpb.Resources{CpuMilli: 500}}}})
 		spec := savedSet(1, 0)
+		spec.Resources.CpuMilli = 450
 		spec.Saver.Task.Resources.CpuMilli = 400
 		l.do(asUser("u", submitSet(t, "good", spec)))
 		q.change(spec.Saver.Task)
