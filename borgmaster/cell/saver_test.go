@@ -157,3 +157,17 @@ func TestSaverIsCheckedAsATask(t *testing.T) {
 		l.fine()
 	}
 }
+
+// TestSaversOfOneUser: a user who ends many allocs at once leaves savers to others.
+func TestSaversOfOneUser(t *testing.T) {
+	l := latestQuotaLog(t)
+	set := setSpec(maxSaversOfUser+1, 0, 1)
+	set.Saver = &borgpb.Saver{Task: &borgpb.TaskSpec{Args: []string{"save"}, Resources: &borgpb.Resources{CpuMilli: 1, MemBytes: 1 << 10}}}
+	l.do(asUser("u", submitSet(t, "place", set)))
+	l.placeAllocs("place", "m1")
+	l.do(killSet("place"))
+	if n := len(l.c.savers); n != maxSaversOfUser {
+		t.Errorf("%d savers of one user, want %d", n, maxSaversOfUser)
+	}
+	l.fine()
+}
