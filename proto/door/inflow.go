@@ -16,8 +16,8 @@ import (
 // message of whatever size the server takes from anybody, waits for its end, and
 // calls us when it has all of it. So the frames of HTTP/2 are followed here, on
 // their way to it: how large a message says it is, by the limit of its method; how
-// much of messages has come that no handler has taken yet, by user and in all; and
-// how long a message takes.
+// much of messages has come that was not decoded, and what decoded ones take until they are
+// answered, by user and in all; and how long a message takes.
 
 const (
 	// plainRequestBytes bounds a message of a method that has no entry in
@@ -104,7 +104,8 @@ type inflow struct {
 	user *presentUser
 	// Closes the connection.
 	hangUp func()
-	// Bytes that have come and that no handler has taken.
+	// Bytes that have come and were not decoded, and the memory of messages that were and are not
+	// answered.
 	held atomic.Int64
 	// The connection is being closed for what it holds.
 	closing atomic.Bool
@@ -347,9 +348,9 @@ func (r *receiving) add(n int64) {
 	}
 	switch ofUser, ofAll := r.count(n); {
 	case ofUser > maxReceivingOfUser:
-		r.flow.crowd.hangUpLargest(r.flow.user, receivedBytes, maxReceivingOfUser)
+		r.flow.crowd.hangUpLargest(r.flow.user, receivedBytes, ofUser, maxReceivingOfUser)
 	case ofAll > maxReceiving:
-		r.flow.crowd.hangUpLargest(nil, receivedBytes, maxReceiving)
+		r.flow.crowd.hangUpLargest(nil, receivedBytes, ofAll, maxReceiving)
 	}
 }
 
@@ -373,7 +374,7 @@ func (r *receiving) reserve(n int64) bool {
 	within := ofUser <= maxReceivingOfUser
 	if ofAll > maxReceiving {
 		within = false
-		r.flow.crowd.hangUpLargest(nil, receivedBytes, maxReceiving-n)
+		r.flow.crowd.hangUpLargest(nil, receivedBytes, ofAll, maxReceiving-n)
 	}
 	if within || n <= alwaysTakenBytes {
 		return true
@@ -397,7 +398,7 @@ func (r *receiving) take(n int64) {
 	}
 }
 
-// receivedBytes is what a connection has sent and holds.
+// receivedBytes returns what a connection holds: bytes that have come, and decoded messages.
 func receivedBytes(f *inflow) int64 { return f.held.Load() }
 
 // A call that tap lets in is counted. gRPC reports the beginning and the end of most calls,
