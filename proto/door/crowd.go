@@ -238,11 +238,11 @@ func restAfter(refused error, conns int64) time.Duration {
 func (c *Config) tap(ctx context.Context, call *tap.Info) (context.Context, error) {
 	p, _ := peer.FromContext(ctx)
 	if p == nil {
-		return ctx, status.Error(codes.Unauthenticated, "nobody knows who calls")
+		return ctx, status.Error(codes.Unauthenticated, "the connection has no identity; connect with a certificate of the cell")
 	}
 	info, ok := p.AuthInfo.(authInfo)
 	if !ok {
-		return ctx, status.Error(codes.Unauthenticated, "nobody knows who calls")
+		return ctx, status.Error(codes.Unauthenticated, "the connection has no identity; connect with a certificate of the cell")
 	}
 	if info.flow != nil {
 		info.flow.called(RequestBytes(call.FullMethodName, info.name.Role))

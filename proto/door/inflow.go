@@ -100,7 +100,7 @@ var errMessageTooLarge = errors.New("a message is larger than its call may send"
 // connection uses it, but for the atomics.
 type inflow struct {
 	crowd *crowd
-	// Who sends, with all connections of that user.
+	// The user that sends, shared by all connections of that user.
 	user *presentUser
 	// Closes the connection.
 	hangUp func()
@@ -315,7 +315,7 @@ func (r *receiving) follow(b []byte) error {
 	return nil
 }
 
-// complete says that the present message has come.
+// complete stops the timer of a message that has arrived.
 func (r *receiving) complete() {
 	if r.late != nil {
 		r.late.Stop()
@@ -383,7 +383,7 @@ func (r *receiving) reserve(n int64) bool {
 	return false
 }
 
-// take says that a handler has taken so much, or that the call has ended.
+// take subtracts up to n bytes from what the call holds.
 func (r *receiving) take(n int64) {
 	for {
 		held := r.held.Load()
@@ -434,7 +434,7 @@ func (r *receiving) release() {
 	}
 }
 
-// end says that the call has ended.
+// end releases all that the call holds.
 func (r *receiving) end() {
 	r.ended.Store(true)
 	r.take(r.held.Load())
