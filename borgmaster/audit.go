@@ -94,7 +94,7 @@ func (a *auditAPI) Audit(req *borgrpc.AuditRequest, stream borgrpc.AuditService_
 	case m.auditing <- struct{}{}:
 		defer func() { <-m.auditing }()
 	default:
-		return status.Errorf(codes.ResourceExhausted, "this replica is reading %d audits already; try again, or ask another one", maxAudits)
+		return door.FullHere("this replica is reading %d audits already; try again, or ask another one", maxAudits)
 	}
 	caller := door.Caller(ctx)
 	filter := auditFilter{AuditRequest: req, caller: caller.ID, all: m.isAdmin(caller)}

@@ -58,7 +58,7 @@ func (a *historyAPI) History(req *borgrpc.HistoryRequest, stream borgrpc.History
 	case m.telling <- struct{}{}:
 		defer func() { <-m.telling }()
 	default:
-		return status.Errorf(codes.ResourceExhausted, "this replica is reading %d histories already; try again, or ask another one", maxHistories)
+		return door.FullHere("this replica is reading %d histories already; try again, or ask another one", maxHistories)
 	}
 	caller := door.Caller(ctx)
 	t := &teller{
