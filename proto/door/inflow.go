@@ -209,7 +209,8 @@ func (f *inflow) countFrame() error {
 	n := 1 + int64(f.left)/idlePayloadBytes
 	switch f.head[3] {
 	case frameData:
-		if f.left >= smallDataBytes && f.calls[f.stream()] != nil {
+		if f.left >= smallDataBytes {
+			// Also of a call that was refused: its client may have sent much before it heard so.
 			return nil
 		}
 		n = 1
