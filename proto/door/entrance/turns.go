@@ -16,6 +16,11 @@ const restFactor = 3
 // should not be three times as long as that wait.
 const mostTaken = 5 * time.Millisecond
 
+// maxFresh is how many guests of a crowded place may come in line for each of its turns. The newest
+// gets the turn, so of more at most one would be served, and which one makes no difference to an
+// honest guest. Those beyond are refused before anything is read or computed for them.
+const maxFresh = 8
+
 // Processor time that handshakes may use without success, before their guests count as crowded.
 var (
 	// For an address from which a member of the cell has connected before: enough for about a
@@ -87,6 +92,8 @@ type queue struct {
 	at place
 	// Guests that have answered a message of this end, and the others.
 	answered, others list.List
+	// Number of guests that came since the place had a turn.
+	fresh int
 	// In one of the lists of Turns.
 	in    *list.List
 	place *list.Element
@@ -97,7 +104,7 @@ func NewTurns(n int) *Turns {
 	return &Turns{all: n, free: n, hosts: newLedger(maxKnownHosts), users: newLedger(maxKnownUsers), waiting: map[place]*queue{}}
 }
 
-// take waits for a turn. It reports false if the guest was dropped meanwhile. A guest that has
+// take waits for a turn. It reports false if the guest was dropped meanwhile or is refused. A guest that has
 // answered goes before others of its place.
 func (t *Turns) take(g *Guest, answered bool) bool {
 	t.mu.Lock()
@@ -106,10 +113,16 @@ func (t *Turns) take(g *Guest, answered bool) bool {
 		return false
 	}
 	now := time.Now()
-	if g.pays == nil {
+	first := g.pays == nil
+	if first {
 		t.know(g, now)
 	}
 	q := t.waiting[g.at]
+	if first && q.full() && g.pays.over(now, g.grant) {
+		t.mu.Unlock()
+		dropped.Add(1)
+		return false
+	}
 	if q == nil {
 		q = &queue{at: g.at}
 		t.waiting[g.at] = q
@@ -117,6 +130,8 @@ func (t *Turns) take(g *Guest, answered bool) bool {
 	g.queued = &q.others
 	if answered {
 		g.queued = &q.answered
+	} else {
+		q.fresh++
 	}
 	g.inQueue = g.queued.PushFront(g)
 	if q.in == nil {
@@ -125,6 +140,16 @@ func (t *Turns) take(g *Guest, answered bool) bool {
 	t.pass(now)
 	t.mu.Unlock()
 	return <-g.wake
+}
+
+// Full reports whether a new guest of an address that shows no pass would be refused.
+func (t *Turns) Full(host string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	g := Guest{host: host}
+	now := time.Now()
+	t.know(&g, now)
+	return t.waiting[g.at].full() && g.pays.over(now, g.grant)
 }
 
 // know determines the account that pays for a guest. The caller holds mu.
@@ -212,6 +237,7 @@ func (t *Turns) pass(now time.Time) {
 		}
 		g := q.next()
 		g.crowded = crowded
+		q.fresh = 0
 		if t.unqueue(g); t.waiting[q.at] == q {
 			t.line(q, now)
 		}
@@ -288,6 +314,9 @@ func (t *Turns) arm(now time.Time) {
 		t.pass(time.Now())
 	})
 }
+
+// full reports whether as many guests came since the last turn as may. The queue may be nil.
+func (q *queue) full() bool { return q != nil && q.fresh >= maxFresh }
 
 // next returns the guest of the queue that gets its next turn.
 func (q *queue) next() *Guest {
