@@ -127,7 +127,7 @@ var imports = map[string]struct {
 	// A cell, and what happened to it, as tables for other programs.
 	"fauxmaster/export": {[]string{"borgmaster/cell", "proto/borgpb"}, []string{"google.golang.org/grpc", "net", "time"}},
 	// What arrives at a cell and ends there, at virtual time. It reads a clock to say how long that took.
-	"fauxmaster/workload": {[]string{"borgmaster/cell", "checkpoint", "fauxmaster", "fauxmaster/trace", "proto/borgpb", "scheduler", "scheduler/reservation"},
+	"fauxmaster/workload": {[]string{"borgmaster/cell", "checkpoint", "fauxmaster", "fauxmaster/trace", "proto/borgpb", "scheduler", "scheduler/reservation", "tell"},
 		[]string{"google.golang.org/grpc", "net", "sync"}},
 
 	// What other cells have recorded, as objects of ours.

@@ -316,6 +316,8 @@ func TestReadLog(t *testing.T) {
 		{&borgrpc.ReadLogRequest{}, "one\ntwo\noh\n"},
 		{&borgrpc.ReadLogRequest{Stream: borgrpc.LogStream_LOG_STREAM_STDERR}, "oh\n"},
 		{&borgrpc.ReadLogRequest{Stream: borgrpc.LogStream_LOG_STREAM_STDOUT, TailBytes: 4}, "two\n"},
+		{&borgrpc.ReadLogRequest{Stream: borgrpc.LogStream_LOG_STREAM_STDOUT, TailBytes: 2}, "two\n"},
+		{&borgrpc.ReadLogRequest{Stream: borgrpc.LogStream_LOG_STREAM_STDOUT, TailBytes: 5}, "one\ntwo\n"},
 		{&borgrpc.ReadLogRequest{Stream: borgrpc.LogStream_LOG_STREAM_STDOUT, TailBytes: 400}, "one\ntwo\n"},
 	} {
 		if got, err := read(c.req); err != nil || got != c.want {

@@ -189,8 +189,12 @@ func (r *logReader) place(dir string, req *borgrpc.ReadLogRequest) error {
 	if r.end >= 0 {
 		limit = min(r.end, size)
 	}
-	if tail := req.GetTailBytes(); tail > 0 {
-		r.at = max(r.at, limit-tail)
+	if tail := req.GetTailBytes(); tail > 0 && limit-tail > r.at {
+		from, err := r.lineStart(limit - tail)
+		if err != nil {
+			return err
+		}
+		r.at = max(r.at, from)
 	}
 	r.at = max(r.at, req.GetFromOffset())
 	since := req.GetSinceWallNs()

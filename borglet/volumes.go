@@ -162,6 +162,15 @@ type volumeStore struct {
 	here Volumes
 	// dropped counts names in trash. Guarded by mu.
 	dropped int
+	// removing is the queue of volumes in trash, whose first is being removed. What a borglet
+	// leaves there when it ends, the next one removes. Guarded by mu.
+	removing []removal
+}
+
+// removal is a volume that has left its place and takes disk until it is removed.
+type removal struct {
+	id   VolumeID
+	path string
 }
 
 // volumeFile is volume.json.
@@ -251,13 +260,31 @@ func (s *volumeStore) obey(core *Core, req *borgrpc.PollRequest, resp *borgrpc.P
 			failed(fmt.Errorf("delete volume %s: %w", id, err))
 			return err
 		}
-		go func() {
-			if err := beneath.RemoveAll(to); err != nil {
-				failed(fmt.Errorf("delete volume %s: %w", id, err))
-			}
-		}()
+		if s.removing = append(s.removing, removal{id, to}); len(s.removing) == 1 {
+			go s.remove(failed)
+		}
 		return nil
 	})
+}
+
+// remove empties the queue of removals. One at a time: a master may delete thousands at once, and
+// each would take a thread.
+func (s *volumeStore) remove(failed func(error)) {
+	for {
+		s.mu.Lock()
+		next := s.removing[0]
+		s.mu.Unlock()
+		if err := beneath.RemoveAll(next.path); err != nil {
+			failed(fmt.Errorf("delete volume %s: %w", next.id, err))
+		}
+		s.mu.Lock()
+		s.removing = s.removing[1:]
+		done := len(s.removing) == 0
+		s.mu.Unlock()
+		if done {
+			return
+		}
+	}
 }
 
 // all are the volumes on disk.

@@ -156,19 +156,28 @@ func (m *Master) stillBelieves(ctx context.Context, c *cell.Cell) error {
 	return nil
 }
 
-// ended says whether a task died after that. The copy that is asked may be behind: a
-// task that it has not heard of, or knows as one that died before, may be alive.
+// ended reports whether the task that a certificate was issued to has died. This copy of the cell
+// may be behind: a task that it does not have, or has as dead from before the certificate, may be
+// alive. Once the copy is past the time of the certificate, a task that it does not have has ended.
 func ended(c *cell.Cell, task identity.Name, issuedNs int64) bool {
 	id, err := cell.ParseTaskID(task.ID)
 	if err != nil {
 		return true
 	}
+	past := issuedNs + int64(identity.Tolerance)
 	j := c.Job(id.Job)
 	if j == nil {
-		return false
+		return c.WallNs() > past
+	}
+	if j.SubmittedWallNs() > past {
+		// The certificate is of an earlier job of that name.
+		return true
 	}
 	t := c.TaskProto(j, id.Index, false)
-	return t != nil && t.Status.State == borgpb.State_STATE_DEAD && t.Status.ChangedWallNs >= issuedNs
+	if t == nil {
+		return c.WallNs() > past
+	}
+	return t.Status.State == borgpb.State_STATE_DEAD && t.Status.ChangedWallNs >= issuedNs
 }
 
 func (m *Master) isAdmin(caller identity.Name) bool {

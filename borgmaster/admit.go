@@ -13,6 +13,7 @@ import (
 	"borg/borgmaster/admission"
 	"borg/borgmaster/cell"
 	"borg/identity"
+	"borg/proto/borgpb"
 	"borg/proto/door"
 )
 
@@ -45,19 +46,20 @@ func newAdmitter(cfg admission.Config, nowNs func() int64) *admitter {
 	return &admitter{nowNs: nowNs, core: admission.New[chan error](cfg), turns: admission.NewTurns[chan struct{}](cfg.Replica, atOnce)}
 }
 
-// begin admits a change at the replica that is asked; end gives back what it holds, and
-// says how it went.
-func (a *admitter) begin(user string, bytes int) (end func(err error), err error) {
+// write does a change if it is admitted at this replica, and tells the core whether the elected
+// master took it.
+func (a *admitter) write(user string, bytes int, do func() (*borgpb.Result, error)) (*borgpb.Result, error) {
+	a.mu.Lock()
+	refused := a.core.Begin(a.nowNs(), user, bytes)
+	a.mu.Unlock()
+	if refused != nil {
+		return nil, tooMuch(refused)
+	}
+	result, err := do()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if r := a.core.Begin(a.nowNs(), user, bytes); r != nil {
-		return nil, tooMuch(r)
-	}
-	return func(err error) {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.core.End(user, status.Code(err) != codes.ResourceExhausted)
-	}, nil
+	a.core.End(user, status.Code(err) != codes.ResourceExhausted)
+	return result, err
 }
 
 // place waits for a place in the log of this replica, which is the elected one.
@@ -241,7 +243,7 @@ var notReads = map[string]bool{
 }
 
 // many are reads that look at more than one object, or go on to other programs.
-var many = []string{"List", "Why", "SafeToDrain", "Events", "Logs", "Audit", "WatchFiles", "Resolve", "SaveCheckpoint", "Validate"}
+var many = []string{"List", "Why", "SafeToDrain", "Events", "Logs", "Audit", "WatchFiles", "Resolve", "SaveCheckpoint", "Validate", "Examine"}
 
 func readCost(method string) int64 {
 	name := method[strings.LastIndexByte(method, '/')+1:]

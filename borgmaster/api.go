@@ -60,21 +60,22 @@ func (m *Master) mutate(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, 
 }
 
 // mutateOnElected is mutate once the op was looked at.
-func (m *Master) mutateOnElected(ctx context.Context, asked *borgpb.Op) (result *borgpb.Result, err error) {
-	user, bytes := door.Caller(ctx).User(), cell.Cost(asked)
-	if !isForwarded(ctx) && admitted(ctx) {
-		end, err := m.admit.begin(user, bytes)
-		if err != nil {
-			return nil, err
-		}
-		defer func() { end(err) }()
+func (m *Master) mutateOnElected(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, error) {
+	if isForwarded(ctx) || !admitted(ctx) {
+		return m.proposeOnElected(ctx, asked)
 	}
+	return m.admit.write(door.Caller(ctx).User(), cell.Cost(asked), func() (*borgpb.Result, error) {
+		return m.proposeOnElected(ctx, asked)
+	})
+}
+
+func (m *Master) proposeOnElected(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, error) {
 	return onElected(ctx, m, true,
 		func(ctx context.Context) (*borgpb.Result, error) { return m.propose(ctx, asked) },
 		func(ctx context.Context, conn *grpc.ClientConn) (*borgpb.Result, error) {
 			resp, err := borgrpc.NewMasterServiceClient(conn).Mutate(ctx, &borgrpc.MutateRequest{Op: asked})
 			if status.Code(err) == codes.ResourceExhausted {
-				m.admit.refusedElsewhere(user, err, m.hasWork(asked))
+				m.admit.refusedElsewhere(door.Caller(ctx).User(), err, m.hasWork(asked))
 			}
 			return resp.GetResult(), err
 		})

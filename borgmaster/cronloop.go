@@ -50,8 +50,8 @@ func (l *cronLoop) fire(ctx context.Context, op *borgpb.Op) {
 	}
 }
 
-// checkCronTimes refuses a schedule or time zone that no master can read, and a schedule of
-// which no time ever comes: the cell does not look at them.
+// checkCronTimes refuses a schedule or time zone that no master can read: the cell does not look
+// at them.
 func checkCronTimes(spec *borgpb.JobSpec) *borgpb.Refusal {
 	if spec.GetKind() != borgpb.JobKind_JOB_KIND_CRON {
 		return nil
@@ -61,7 +61,7 @@ func checkCronTimes(spec *borgpb.JobSpec) *borgpb.Refusal {
 		r.Field = field
 		return r
 	}
-	if err := cron.Check(spec.GetCron().GetSchedule()); err != nil {
+	if _, err := cron.Parse(spec.GetCron().GetSchedule()); err != nil {
 		return bad("spec.cron.schedule", err.Error())
 	}
 	if _, err := cron.Zone(spec.GetCron().GetTimeZone()); err != nil {

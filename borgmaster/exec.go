@@ -135,6 +135,9 @@ func (m *Master) mayExec(caller identity.Name, req *borgrpc.ExecRequest) (place 
 			r = refusal(kind, "", "%s", status.Convert(err).Message())
 		}
 		m.note(record, caller, r)
+		if err != nil {
+			err = door.Told(err)
+		}
 	}
 	return place, err
 }

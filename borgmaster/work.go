@@ -41,7 +41,7 @@ func (m *Master) propose(ctx context.Context, asked *borgpb.Op) (*borgpb.Result,
 	}
 	result, err := m.checkAndPlace(ctx, asked, op, work)
 	if status.Code(grpcError(err)) == codes.ResourceExhausted {
-		// It had no turn.
+		// It had no turn. After any other error it may be in the log.
 		m.giveWorkBack(ctx, work)
 	}
 	return result, err

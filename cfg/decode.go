@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -22,12 +23,16 @@ type decoder struct {
 	values *int
 	// Where each value of the object came from, by path of proto names.
 	origins map[string]Origin
+	// Paths of values that have a fault, or are missing because of one.
+	faulty []string
 }
 
 // Origin is where a value came from.
 type Origin struct {
 	Pos   Position
 	width int
+	// As written, of a value that is text or a number.
+	text string
 	// Not from a file: why the value is what it is, "default of batch jobs".
 	Default string
 }
@@ -47,7 +52,9 @@ func (d *decoder) fault(pos Position, width int, hint, format string, args ...an
 	})
 }
 
-func (d *decoder) from(path string, n *node) { d.origins[path] = Origin{Pos: n.pos, width: n.width} }
+func (d *decoder) from(path string, n *node) {
+	d.origins[path] = Origin{Pos: n.pos, width: n.width, text: n.text}
+}
 
 func join(path, name string) string {
 	if path == "" {
@@ -69,6 +76,12 @@ func (d *decoder) spent(n *node) bool {
 // message decodes a map into m.
 func (d *decoder) message(n *node, m protoreflect.Message, path string) {
 	if d.spent(n) {
+		return
+	}
+	if n.kind == kindFaulty || n.rest {
+		d.faulty = append(d.faulty, path)
+	}
+	if n.kind == kindFaulty {
 		return
 	}
 	md := m.Descriptor()
@@ -93,7 +106,11 @@ func (d *decoder) message(n *node, m protoreflect.Message, path string) {
 		}
 		col, ok := lookup(md, f.name)
 		if !ok {
-			d.unknown(f, md, known(md, overrideNames(md)...))
+			meant := d.unknown(f, md, known(md, overrideNames(md)...))
+			if col, ok := lookup(md, meant); ok {
+				meant = string(col.fd.Name())
+			}
+			d.faulty = append(d.faulty, join(path, meant))
 			continue
 		}
 		if first, twice := seen[col.fd.Number()]; twice {
@@ -131,20 +148,31 @@ func (d *decoder) overrideIndex(f field, m protoreflect.Message, path string, se
 	}
 }
 
-// unknown reports a field that does not exist.
-func (d *decoder) unknown(f field, md protoreflect.MessageDescriptor, names []string) {
+// unknown reports a field that does not exist, and returns the one that was probably
+// meant, or the name itself.
+func (d *decoder) unknown(f field, md protoreflect.MessageDescriptor, names []string) string {
 	what := string(md.Name())
 	if c := constructorOf(md); c != nil {
 		what = c.name + "()"
 	}
 	d.faults = append(d.faults, d.sources.unknownField(f.pos, f.name, what, names))
+	if near := meantBy(f.name, names); near != "" {
+		return near
+	}
+	return f.name
+}
+
+// meantBy is the field that a name was probably meant to be, or "".
+func meantBy(name string, names []string) string {
+	if m, ok := meant[strings.ToLower(name)]; ok && contains(names, m) {
+		return m
+	}
+	return nearest(name, names)
 }
 
 func (s *sources) unknownField(pos Position, name, what string, names []string) *Fault {
 	hint := "it takes " + strings.Join(names, ", ")
-	if m, ok := meant[strings.ToLower(name)]; ok && contains(names, m) {
-		hint = fmt.Sprintf("did you mean %q?", m)
-	} else if near := nearest(name, names); near != "" {
+	if near := meantBy(name, names); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
 	return &Fault{Pos: pos, Width: len(name), Source: s.line(pos), What: fmt.Sprintf("%s has no field %q", what, name), Hint: hint}
@@ -163,6 +191,12 @@ func lastName(path string) string {
 
 // value decodes n into a field of m.
 func (d *decoder) value(n *node, m protoreflect.Message, col column, path string) {
+	faults, faulty := len(d.faults), len(d.faulty)
+	defer func() {
+		if (len(d.faults) > faults || n.kind == kindFaulty) && len(d.faulty) == faulty {
+			d.faulty = append(d.faulty, path)
+		}
+	}()
 	fd := col.fd
 	switch {
 	case fd.IsMap():
@@ -182,6 +216,9 @@ func (d *decoder) value(n *node, m protoreflect.Message, col column, path string
 
 func (d *decoder) mapValue(n *node, m protoreflect.Message, col column, path string) {
 	fd := col.fd
+	if n.kind == kindFaulty {
+		return
+	}
 	if n.kind != kindMap || n.made != nil {
 		d.fault(n.pos, n.width, fmt.Sprintf(`write %s = {"name": value}`, col.name), "%s must be a set of named values, not %s", col.name, n.describe())
 		return
@@ -204,10 +241,13 @@ func (d *decoder) mapValue(n *node, m protoreflect.Message, col column, path str
 
 func (d *decoder) listValue(n *node, m protoreflect.Message, col column, path string) {
 	fd := col.fd
+	if n.kind == kindFaulty {
+		return
+	}
 	if n.kind != kindList {
 		hint := ""
 		if n.kind == kindString {
-			hint = fmt.Sprintf("write %s = [%s]", col.name, quote(n.text))
+			hint = fmt.Sprintf("write %s = %s", col.name, listHint(col.name, n.text))
 		}
 		d.fault(n.pos, n.width, hint, "%s must be a list, not %s", col.name, n.describe())
 		return
@@ -230,6 +270,23 @@ func (d *decoder) listValue(n *node, m protoreflect.Message, col column, path st
 			d.from(sub, item)
 		}
 	}
+}
+
+// listHint is the list to write for text where a list is wanted. A command line becomes
+// its words, or is given to a shell if it needs one.
+func listHint(name, text string) string {
+	words := []string{text}
+	switch {
+	case name != "args" && name != "command":
+	case strings.ContainsAny(text, "|&;<>()$`\\\"'*?~#"):
+		words = []string{"/bin/sh", "-c", text}
+	default:
+		words = strings.Fields(text)
+	}
+	for i, w := range words {
+		words[i] = strconv.Quote(w)
+	}
+	return "[" + strings.Join(words, ", ") + "]"
 }
 
 // constraintText reads a constraint written as text: "arch=amd64",

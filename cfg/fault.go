@@ -40,6 +40,9 @@ type Fault struct {
 	Hint string
 	// Places that led here, innermost first: the calls around Pos.
 	Calls []Position
+	// What is wrong without the object that has it: of the objects that one place makes,
+	// the first stands for all. Empty: What.
+	said string
 }
 
 func (f *Fault) Error() string {
@@ -103,6 +106,30 @@ func (fs Faults) Error() string {
 	return strings.Join(parts, "\n")
 }
 
+// note records a fault with which the reading of the files goes on; the error is not
+// nil when there are too many to go on.
+func (s *sources) note(f *Fault) error {
+	if s.noted == nil {
+		s.noted = make(map[faultKey]bool)
+	}
+	key := faultKey{f.Pos, f.What}
+	if s.noted[key] {
+		return nil
+	}
+	if len(s.found) >= maxNoted {
+		return f
+	}
+	s.noted[key] = true
+	s.found = append(s.found, f)
+	return nil
+}
+
+// faultKey is what makes two faults the same.
+type faultKey struct {
+	pos  Position
+	what string
+}
+
 // sortFaults puts them in the order of lines within each file, without
 // duplicates; files keep the order in which they were met.
 func sortFaults(fs Faults) Faults {
@@ -122,12 +149,17 @@ func sortFaults(fs Faults) Faults {
 		}
 		return a.Col < b.Col
 	})
-	out := fs[:0]
-	for i, f := range fs {
-		if i > 0 && f.Pos == fs[i-1].Pos && f.What == fs[i-1].What {
-			continue
+	var out Faults
+	seen := make(map[faultKey]bool)
+	for _, f := range fs {
+		key := faultKey{f.Pos, f.said}
+		if f.said == "" {
+			key.what = f.What
 		}
-		out = append(out, f)
+		if !seen[key] {
+			seen[key] = true
+			out = append(out, f)
+		}
 	}
 	return out
 }

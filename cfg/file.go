@@ -3,6 +3,7 @@ package cfg
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"sort"
@@ -121,20 +122,22 @@ func Evaluate(path string, opts Options) (*File, error) {
 		nodes, err = starlarkNodes(s, src, p, opts)
 	case ".yaml", ".yml", ".json":
 		if nodes, err = readText(s, src, ext); err == nil {
-			nodes, err = objectsIn(s, nodes)
+			nodes = objectsIn(s, nodes)
 		}
 	default:
 		return nil, Faults{{Pos: Position{File: path}, What: fmt.Sprintf("a job file's name ends in .borg, .yaml or .json, not in %q", ext)}}
 	}
-	if err == nil {
-		if f := p.unused(path); f != nil {
-			err = Faults{f}
-		}
-	}
-	if err != nil {
+	var faults Faults
+	if err != nil && !errors.As(err, &faults) {
 		return nil, err
 	}
-	return assemble(s, path, nodes, p, opts)
+	faults = append(s.found, faults...)
+	if len(faults) == 0 {
+		if f := p.unused(path); f != nil {
+			faults = append(faults, f)
+		}
+	}
+	return assemble(s, path, nodes, p, opts, faults)
 }
 
 func starlarkNodes(s *sources, src *source, p *params, opts Options) ([]*node, error) {
@@ -149,22 +152,22 @@ func readText(s *sources, src *source, ext string) ([]*node, error) {
 	return yamlDocuments(s, src)
 }
 
-// assemble decodes, completes and checks the declared objects.
-func assemble(s *sources, path string, nodes []*node, p *params, opts Options) (*File, error) {
+// assemble decodes, completes and checks the declared objects. faults are those that
+// were found before.
+func assemble(s *sources, path string, nodes []*node, p *params, opts Options, faults Faults) (*File, error) {
 	f := &File{Path: path, Params: p.list(), Hash: hash(s, p)}
 	for _, src := range s.order {
 		f.Sources = append(f.Sources, src.name)
 	}
-	if len(nodes) == 0 {
+	if len(nodes) == 0 && len(faults) == 0 {
 		return nil, Faults{{Pos: Position{File: path}, What: "the file declares no job and no alloc set", Hint: `declare one: job(name = "hello", task = task(...))`}}
 	}
-	var faults Faults
 	names := make(map[string]*Object)
 	values := 0
 	for _, n := range nodes {
 		d := &decoder{sources: s, values: &values, origins: make(map[string]Origin)}
 		o := d.object(n, opts.User)
-		if len(d.faults) == 0 {
+		if values <= maxOutputValues {
 			d.complete(o)
 			d.validate(o)
 		}
@@ -209,6 +212,9 @@ func (d *decoder) object(n *node, user string) *Object {
 			spec.fields = append(spec.fields, f)
 		}
 	}
+	if n.rest {
+		d.faulty = append(d.faulty, "")
+	}
 	d.message(spec, m, "")
 	if band != nil {
 		d.band(band, m)
@@ -223,6 +229,9 @@ func (d *decoder) object(n *node, user string) *Object {
 // band sets the priority that a band's name stands for, or checks that the
 // given priority lies in it.
 func (d *decoder) band(f *field, m protoreflect.Message) {
+	if f.value.kind == kindFaulty {
+		return
+	}
 	fd := m.Descriptor().Fields().ByName("priority")
 	var words []string
 	for _, b := range bands {

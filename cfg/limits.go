@@ -29,38 +29,42 @@ const (
 	maxObjects = 1000
 	// Faults that are printed.
 	maxFaults = 20
+	// Faults after which the reading of a file ends.
+	maxNoted = 1000
 )
 
 // Bounds on specs. The cell has the same ones and checks them again.
 const (
-	maxTasks           = 100_000
-	maxGang            = 10_000
-	maxPriority        = 450
-	maxFailures        = 1_000_000
-	maxLabels          = 64
-	maxLabelKeyBytes   = 63
-	maxLabelBytes      = 255
-	maxAnnotationBytes = 64 << 10
-	maxAnnotations     = 1_000
-	maxExtensionBytes  = 64 << 10
-	maxExtensions      = 1_000
-	maxEnv             = 4_096
-	maxSpecBytes       = 256 << 10
-	maxPorts           = 16
-	maxSaveNs          = 72 * 3600 * 1_000_000_000
-	maxSaverCPUMilli   = 1_000
-	maxSaverMemBytes   = 1 << 30
-	maxConstraints     = 32
-	maxTolerations     = 32
-	maxAttributeLimits = 4
-	maxPackages        = 64
-	maxMounts          = 64
-	maxSecrets         = 32
-	maxPushedFiles     = 16
-	maxFileNameBytes   = 255
-	maxStartAfter      = 32
-	maxDevices         = 16
-	maxOverrides       = 1_000
+	maxTasks              = 100_000
+	maxGang               = 10_000
+	maxPriority           = 450
+	maxFailures           = 1_000_000
+	maxLabels             = 64
+	maxLabelKeyBytes      = 63
+	maxLabelBytes         = 255
+	maxAnnotationBytes    = 64 << 10
+	maxAnnotations        = 1_000
+	maxExtensionBytes     = 64 << 10
+	maxExtensions         = 1_000
+	maxEnv                = 4_096
+	maxSpecBytes          = 256 << 10
+	maxPorts              = 16
+	maxSaveNs             = 72 * 3600 * 1_000_000_000
+	maxSaverCPUMilli      = 1_000
+	maxSaverMemBytes      = 1 << 30
+	maxSaverDiskBytes     = 1 << 30
+	maxSaverDiskBytesPerS = 100 << 20
+	maxConstraints        = 32
+	maxTolerations        = 32
+	maxAttributeLimits    = 4
+	maxPackages           = 64
+	maxMounts             = 64
+	maxSecrets            = 32
+	maxPushedFiles        = 16
+	maxFileNameBytes      = 255
+	maxStartAfter         = 32
+	maxDevices            = 16
+	maxOverrides          = 1_000
 	// Environment variables over all runs of overrides together.
 	maxOverriddenEnv = 200_000
 	maxPathBytes     = 4096

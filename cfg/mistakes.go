@@ -14,6 +14,11 @@ import (
 func (e *evaluator) syntaxFault(src *source, err error) *Fault {
 	var list resolve.ErrorList
 	if errors.As(err, &list) && len(list) > 0 {
+		for _, one := range list[1:] {
+			if e.sources.note(e.nameFault(one)) != nil {
+				break
+			}
+		}
 		err = list[0]
 	}
 	var parse syntax.Error
@@ -63,4 +68,57 @@ func plainMessage(msg string) string {
 		msg = msg[:i]
 	}
 	return msg
+}
+
+// undefined records the names that a file uses and that do not exist, and returns them;
+// none if something else is wrong with its names too.
+func (e *evaluator) undefined(err error) []string {
+	var list resolve.ErrorList
+	if !errors.As(err, &list) {
+		return nil
+	}
+	var names []string
+	for _, one := range list {
+		name, ok := strings.CutPrefix(one.Msg, "undefined: ")
+		if !ok {
+			return nil
+		}
+		name, _, _ = strings.Cut(name, " ")
+		names = append(names, name)
+	}
+	for _, one := range list {
+		if e.sources.note(e.nameFault(one)) != nil {
+			return nil
+		}
+	}
+	return names
+}
+
+// standIn takes the place of a name that does not exist, so that the rest of the file
+// can be looked at. Whatever is done with it gives it again.
+type standIn string
+
+var (
+	_ starlark.Callable  = standIn("")
+	_ starlark.HasAttrs  = standIn("")
+	_ starlark.HasBinary = standIn("")
+	_ starlark.Iterable  = standIn("")
+)
+
+func (s standIn) String() string                      { return string(s) }
+func (s standIn) Name() string                        { return string(s) }
+func (s standIn) Type() string                        { return "name that does not exist" }
+func (s standIn) Freeze()                             {}
+func (s standIn) Truth() starlark.Bool                { return starlark.True }
+func (s standIn) Hash() (uint32, error)               { return starlark.String(s).Hash() }
+func (s standIn) Attr(string) (starlark.Value, error) { return s, nil }
+func (s standIn) AttrNames() []string                 { return nil }
+func (s standIn) Iterate() starlark.Iterator          { return starlark.Tuple(nil).Iterate() }
+func (s standIn) CallInternal(*starlark.Thread, starlark.Tuple, []starlark.Tuple) (starlark.Value, error) {
+	return s, nil
+}
+
+// Binary is the result of an operator with the stand-in on either side.
+func (s standIn) Binary(syntax.Token, starlark.Value, starlark.Side) (starlark.Value, error) {
+	return s, nil
 }

@@ -11,10 +11,12 @@ const (
 	kindString
 	kindList
 	kindMap
+	// A fault of it was told already.
+	kindFaulty
 )
 
 func (k kind) String() string {
-	return [...]string{"nothing", "true or false", "a whole number", "a number", "text", "a list", "a set of named values"}[k]
+	return [...]string{"nothing", "true or false", "a whole number", "a number", "text", "a list", "a set of named values", "nothing"}[k]
 }
 
 // node is a value of a job file, and where it was written. Nodes are not
@@ -30,6 +32,8 @@ type node struct {
 	fields []field
 	// Starlark constructor that made a map; nil: a plain one.
 	made *constructor
+	// A fault was told of what the map lacks: values that are missing are no faults.
+	rest bool
 	// Bytes are base 64 in JSON and YAML, and as they are in Starlark.
 	base64 bool
 }

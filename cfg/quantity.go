@@ -153,6 +153,25 @@ var durationUnits = map[string]int64{
 	"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9, "d": 86400e9,
 }
 
+// timeWords are units of time as people say them, in lower case.
+var timeWords = map[string]string{
+	"sec": "s", "secs": "s", "second": "s", "seconds": "s", "min": "m", "mins": "m", "minute": "m", "minutes": "m",
+	"hr": "h", "hrs": "h", "hour": "h", "hours": "h", "day": "d", "days": "d", "msec": "ms",
+}
+
+// tooSmall is the amount of memory that was probably meant by one that no program can
+// run in: a unit is missing, or it is a thousand times too small.
+func tooSmall(text string) string {
+	num, unit := split(text)
+	if _, ok := number(num); !ok {
+		return "64MiB"
+	}
+	if rest, ok := strings.CutPrefix(strings.ToUpper(unit), "K"); ok {
+		return num + "M" + strings.Replace(rest, "I", "i", 1)
+	}
+	return num + "MiB"
+}
+
 // parseDuration reads a time span, such as "30s", "1m30s", "500ms" or "2d", in
 // nanoseconds.
 func parseDuration(s string) (int64, error) {
@@ -181,7 +200,11 @@ func parseDuration(s string) (int64, error) {
 			return 0, fmt.Errorf("a unit is missing; did you mean %q?", s+"s")
 		}
 		if !ok {
-			return 0, fmt.Errorf("unit %q is not one of time; %s", unit, form)
+			hint := form
+			if near := timeWords[strings.ToLower(unit)]; near != "" && i > 0 && j == len(rest) && rest == strings.TrimSpace(s) {
+				hint = fmt.Sprintf("did you mean %q?", rest[:i]+near)
+			}
+			return 0, fmt.Errorf("unit %q is not one of time; %s", unit, hint)
 		}
 		total.Add(total, r.Mul(r, new(big.Rat).SetInt64(factor)))
 		rest = rest[j:]

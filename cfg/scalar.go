@@ -14,7 +14,7 @@ import (
 // scalar decodes text, numbers, truth values, words of enums and quantities.
 func (d *decoder) scalar(n *node, fd protoreflect.FieldDescriptor, col column, path string) (protoreflect.Value, bool) {
 	var none protoreflect.Value
-	if d.spent(n) {
+	if d.spent(n) || n.kind == kindFaulty {
 		return none, false
 	}
 	switch fd.Kind() {

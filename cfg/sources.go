@@ -21,6 +21,9 @@ type sources struct {
 	dir   string
 	files map[string]*source
 	order []*source
+	// Faults with which the reading went on, and which they are.
+	found Faults
+	noted map[faultKey]bool
 }
 
 // source is one file, by its path below the root.

@@ -3,9 +3,7 @@ package cfg
 import (
 	"errors"
 	"fmt"
-	"math/big"
 	"sort"
-	"strconv"
 
 	"go.starlark.net/starlark"
 	"go.starlark.net/syntax"
@@ -24,6 +22,8 @@ type evaluator struct {
 	// Jobs and alloc sets in the order in which they were declared.
 	declared []*made
 	budget   budget
+	// Some name does not exist, and a stand-in took its place.
+	mistaken bool
 	print    func(Position, string)
 }
 
@@ -93,12 +93,16 @@ func (e *evaluator) run(src *source) ([]*node, error) {
 	thread := &starlark.Thread{Name: src.name, Load: e.load, Print: e.printed}
 	thread.SetLocal(running, src)
 	_, err := e.guard.watch(func() (starlark.StringDict, error) { return e.exec(thread, src) })
-	if err != nil {
-		return nil, Faults{e.explain(src, err)}
-	}
 	var out []*node
-	for _, m := range e.declared {
-		out = append(out, m.node)
+	// What was declared is looked at after an error too, unless a bound was passed.
+	if bound := new(Fault); e.guard.stopped() == "" && !errors.As(err, &bound) {
+		for _, m := range e.declared {
+			out = append(out, m.node)
+		}
+	}
+	// With a stand-in for what does not exist, an error may follow from that alone.
+	if err != nil && (!e.mistaken || len(e.sources.found) == 0) {
+		return out, Faults{e.explain(src, err)}
 	}
 	return out, nil
 }
@@ -108,19 +112,30 @@ func (e *evaluator) run(src *source) ([]*node, error) {
 var options = &syntax.FileOptions{Set: true, TopLevelControl: true, GlobalReassign: true}
 
 func (e *evaluator) exec(thread *starlark.Thread, src *source) (starlark.StringDict, error) {
+	predeclared := e.predeclared()
+	program, err := e.program(src, predeclared)
+	if unknown := e.undefined(err); len(unknown) > 0 {
+		for _, name := range unknown {
+			predeclared[name] = standIn(name)
+		}
+		e.mistaken = true
+		program, err = e.program(src, predeclared)
+	}
+	if err != nil {
+		return nil, err
+	}
+	e.guard.adopt(thread)
+	return program.Init(thread, predeclared)
+}
+
+func (e *evaluator) program(src *source, predeclared starlark.StringDict) (*starlark.Program, error) {
 	file, err := options.Parse(src.name, src.data, 0)
 	if err != nil {
 		return nil, err
 	}
 	guardSyntax(file)
 	e.index(src, file)
-	predeclared := e.predeclared()
-	program, err := starlark.FileProgram(file, predeclared.Has)
-	if err != nil {
-		return nil, err
-	}
-	e.guard.adopt(thread)
-	return program.Init(thread, predeclared)
+	return starlark.FileProgram(file, predeclared.Has)
 }
 
 func (e *evaluator) index(src *source, file *syntax.File) {
@@ -195,25 +210,40 @@ func (e *evaluator) predeclared() starlark.StringDict {
 // it on the list of what the file declares.
 func (e *evaluator) construct(t *starlark.Thread, c *constructor, args starlark.Tuple, kwargs []starlark.Tuple) (starlark.Value, error) {
 	at := e.pos(t.CallFrame(1).Pos)
+	defer func(before int) {
+		for _, f := range e.sources.found[before:] {
+			e.place(f, t.CallStack())
+		}
+	}(len(e.sources.found))
 	call := e.calls[at]
 	if call != nil {
 		start, _ := call.Span()
 		at = e.pos(start)
 	}
-	if len(args) > 0 {
-		return nil, e.faultAt(at, len(c.name), fmt.Sprintf("write %s(name = value, ...)", c.name), "%s() takes named arguments only", c.name)
-	}
 	m := &made{by: c, node: &node{kind: kindMap, pos: at, width: len(c.name), made: c}, vals: make(map[string]starlark.Value)}
+	if len(args) > 0 {
+		m.node.rest = true
+		if err := e.note(at, len(c.name), fmt.Sprintf("write %s(name = value, ...)", c.name), "%s() takes named arguments only", c.name); err != nil {
+			return nil, err
+		}
+	}
 	var base *made
 	for _, kv := range kwargs {
 		name := string(kv[0].(starlark.String))
 		namePos, value := argument(e, call, name, at)
 		if name == "base" {
 			b, ok := kv[1].(*made)
-			if !ok || b.by.name != c.name {
-				return nil, e.faultAt(namePos, len(name), "", "base must be %s(...), not %s", c.name, kv[1].Type())
+			if ok && b.by.name == c.name {
+				base = b
+				continue
 			}
-			base = b
+			m.node.rest = true
+			if _, mistake := kv[1].(standIn); mistake {
+				continue
+			}
+			if err := e.note(namePos, len(name), "", "base must be %s(...), not %s", c.name, kv[1].Type()); err != nil {
+				return nil, err
+			}
 			continue
 		}
 		if _, ok := lookup(c.message, name); !ok && !(c.object && contains(objectNames, name)) && !(c.name == "override" && name == "index") {
@@ -221,7 +251,9 @@ func (e *evaluator) construct(t *starlark.Thread, c *constructor, args starlark.
 			if c.object {
 				names = append(append([]string(nil), objectNames...), names...)
 			}
-			return nil, e.sources.unknownField(namePos, name, c.name+"()", names)
+			if err := e.sources.note(e.sources.unknownField(namePos, name, c.name+"()", names)); err != nil {
+				return nil, err
+			}
 		}
 		n, err := e.node(kv[1], value, namePos, 0)
 		if err != nil {
@@ -296,153 +328,9 @@ func (e *evaluator) faultAt(pos Position, width int, hint, format string, args .
 	return &Fault{Pos: pos, Width: width, Source: e.sources.line(pos), What: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// budget counts what a file yields.
-type budget struct{ values, bytes int }
-
-// value counts a value with so many bytes of text, and returns what is wrong if that is
-// too much.
-func (b *budget) value(bytes int) string {
-	if b.values++; b.values > maxOutputValues {
-		return fmt.Sprintf("the file yields more than %d values", maxOutputValues)
-	}
-	return b.text(bytes)
-}
-
-// text counts bytes of text.
-func (b *budget) text(bytes int) string {
-	if b.bytes += bytes; b.bytes > maxOutputBytes {
-		return fmt.Sprintf("the file yields more than %d bytes of text", maxOutputBytes)
-	}
-	return ""
-}
-
-// name counts a name in a mapping that has others already.
-func (b *budget) name(others, bytes int) string {
-	if others >= maxNames {
-		return fmt.Sprintf("a mapping has more than %d names", maxNames)
-	}
-	return b.text(bytes)
-}
-
-// node converts a value. expr is where it was written, if that is known; what
-// was not written as such takes the place of what it is part of.
-func (e *evaluator) node(v starlark.Value, expr syntax.Expr, at Position, depth int) (*node, error) {
-	n := &node{pos: at, width: 1}
-	if expr != nil {
-		start, end := expr.Span()
-		n.pos = e.pos(start)
-		if start.Line == end.Line {
-			n.width = int(end.Col - start.Col)
-		}
-	}
-	if what := e.budget.value(0); what != "" {
-		return nil, e.faultAt(n.pos, n.width, "", "%s", what)
-	}
-	if depth > maxDepth {
-		return nil, e.faultAt(n.pos, n.width, "", "values are nested more than %d deep", maxDepth)
-	}
-	switch v := v.(type) {
-	case starlark.NoneType:
-	case starlark.Bool:
-		n.kind, n.text = kindBool, strconv.FormatBool(bool(v))
-	case starlark.Int:
-		n.kind, n.text = kindInt, intText(v)
-	case starlark.Float:
-		n.kind, n.text = kindFloat, strconv.FormatFloat(float64(v), 'f', -1, 64)
-	case starlark.String:
-		n.kind, n.text = kindString, string(v)
-	case starlark.Bytes:
-		n.kind, n.text = kindString, string(v)
-	case *made:
-		// Its values know their own places.
-		return v.node, nil
-	case *starlark.Dict:
-		return n, e.dict(n, v, expr, depth)
-	case starlark.Iterable:
-		return n, e.list(n, v, expr, depth)
-	default:
-		what, hint := v.Type(), ""
-		if f, ok := v.(starlark.Callable); ok {
-			what, hint = "function", "did you mean "+f.Name()+"(...)?"
-		}
-		return nil, e.faultAt(n.pos, n.width, hint, "a %s is not a value for a job file", what)
-	}
-	if what := e.budget.text(len(n.text)); what != "" {
-		return nil, e.faultAt(n.pos, n.width, "", "%s", what)
-	}
-	return n, nil
-}
-
-// intText is an integer in decimal; one that no field can hold is not written
-// out, which could take long.
-func intText(v starlark.Int) string {
-	if i, ok := v.Int64(); ok {
-		return strconv.FormatInt(i, 10)
-	}
-	b := v.BigInt()
-	if b.BitLen() > 200 {
-		b = new(big.Int).Lsh(big.NewInt(int64(b.Sign())), 200)
-	}
-	return b.String()
-}
-
-func (e *evaluator) dict(n *node, d *starlark.Dict, expr syntax.Expr, depth int) error {
-	n.kind = kindMap
-	written := make(map[string]*syntax.DictEntry)
-	if lit, ok := expr.(*syntax.DictExpr); ok {
-		for _, x := range lit.List {
-			entry := x.(*syntax.DictEntry)
-			if key, ok := entry.Key.(*syntax.Literal); ok {
-				if s, ok := key.Value.(string); ok {
-					written[s] = entry
-				}
-			}
-		}
-	}
-	for _, kv := range d.Items() {
-		name, ok := starlark.AsString(kv[0])
-		if !ok {
-			return e.faultAt(n.pos, n.width, fmt.Sprintf("write %q", kv[0].String()), "a name must be text, not %s", kv[0].Type())
-		}
-		pos := n.pos
-		var value syntax.Expr
-		if entry := written[name]; entry != nil {
-			start, _ := entry.Key.Span()
-			pos, value = e.pos(start), entry.Value
-		}
-		if what := e.budget.name(len(n.fields), len(name)); what != "" {
-			return e.faultAt(pos, n.width, "", "%s", what)
-		}
-		v, err := e.node(kv[1], value, pos, depth+1)
-		if err != nil {
-			return err
-		}
-		n.fields = append(n.fields, field{name: name, pos: pos, value: v})
-	}
-	return nil
-}
-
-func (e *evaluator) list(n *node, it starlark.Iterable, expr syntax.Expr, depth int) error {
-	n.kind = kindList
-	var written []syntax.Expr
-	if lit, ok := expr.(*syntax.ListExpr); ok {
-		written = lit.List
-	}
-	iter := it.Iterate()
-	defer iter.Done()
-	var v starlark.Value
-	for i := 0; iter.Next(&v); i++ {
-		var value syntax.Expr
-		if i < len(written) {
-			value = written[i]
-		}
-		item, err := e.node(v, value, n.pos, depth+1)
-		if err != nil {
-			return err
-		}
-		n.items = append(n.items, item)
-	}
-	return nil
+// note records a fault with which the evaluation goes on.
+func (e *evaluator) note(pos Position, width int, hint, format string, args ...any) error {
+	return e.sources.note(e.faultAt(pos, width, hint, format, args...))
 }
 
 // explain turns an error of the interpreter into a fault with its place.

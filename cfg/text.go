@@ -87,14 +87,24 @@ func yamlNode(s *sources, src *source, y *yaml.Node, depth int, spent *budget) (
 		if (y.ShortTag() == "!!int" || y.ShortTag() == "!!float") && octal.MatchString(y.Value) {
 			_, f := fault("%s is an octal number to some readers of YAML and a decimal one to people", y.Value)
 			f.Hint = octalHint(y.Value)
-			return nil, f
+			return faultyNode(s, n, f)
 		}
 		if !yamlScalar(n, y) {
-			return fault("%s cannot be used in a job file", strings.TrimPrefix(y.Tag, "!!"))
+			_, f := fault("%s cannot be used in a job file", strings.TrimPrefix(y.Tag, "!!"))
+			return faultyNode(s, n, f)
 		}
 	default:
 		return fault("this cannot be used in a job file")
 	}
+	return n, nil
+}
+
+// faultyNode records a fault of a node, with which the reading goes on.
+func faultyNode(s *sources, n *node, f *Fault) (*node, *Fault) {
+	if s.note(f) != nil {
+		return nil, f
+	}
+	n.kind = kindFaulty
 	return n, nil
 }
 
@@ -130,13 +140,20 @@ func yamlFields(s *sources, src *source, n *node, y *yaml.Node, depth int, spent
 			continue
 		}
 		if k.Kind != yaml.ScalarNode {
-			return &Fault{Pos: kpos, Source: s.line(kpos), What: "a name must be plain text"}
+			if f := (&Fault{Pos: kpos, Source: s.line(kpos), What: "a name must be plain text"}); s.note(f) != nil {
+				return f
+			}
+			continue
 		}
 		if what := spent.name(len(n.fields), len(k.Value)); what != "" {
 			return &Fault{Pos: kpos, Width: len(k.Value), Source: s.line(kpos), What: what}
 		}
 		if n.field(k.Value) != nil {
-			return &Fault{Pos: kpos, Width: len(k.Value), Source: s.line(kpos), What: fmt.Sprintf("%q is given twice", k.Value), Hint: "leave one of them out"}
+			f := &Fault{Pos: kpos, Width: len(k.Value), Source: s.line(kpos), What: fmt.Sprintf("%q is given twice", k.Value), Hint: "leave one of them out"}
+			if s.note(f) != nil {
+				return f
+			}
+			continue
 		}
 		v, f := yamlNode(s, src, y.Content[i+1], depth+1, spent)
 		if f != nil {
@@ -335,14 +352,20 @@ func (p *jsonParser) object(n *node, depth int) *Fault {
 		if what := p.spent.name(len(n.fields), len(name)); what != "" {
 			return p.fault(at, len(name)+2, "%s", what)
 		}
-		if n.field(name) != nil {
+		twice := n.field(name) != nil
+		if twice {
 			f := p.fault(at, len(name)+2, "%q is given twice", name)
 			f.Hint = "leave one of them out"
-			return f
+			if p.s.note(f) != nil {
+				return f
+			}
 		}
 		v, fault := p.value(depth + 1)
 		if fault != nil {
 			return fault
+		}
+		if twice {
+			continue
 		}
 		n.fields = append(n.fields, field{name: name, pos: p.pos(at), value: v})
 	}

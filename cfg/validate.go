@@ -25,7 +25,19 @@ var (
 
 // faultAtPath reports what is wrong with a value of the object.
 func (d *decoder) faultAtPath(o *Object, where, hint, format string, args ...any) {
-	d.faults = append(d.faults, d.faultOf(o, where, hint, fmt.Sprintf(format, args...)))
+	if !d.follows(where) {
+		d.faults = append(d.faults, d.faultOf(o, where, hint, fmt.Sprintf(format, args...)))
+	}
+}
+
+// follows reports whether what is wrong at a path may follow from a fault that was told:
+// the value, a part of it, or what it is a part of has one.
+func (d *decoder) follows(where string) bool {
+	within := func(path, of string) bool {
+		rest, ok := strings.CutPrefix(path, of)
+		return ok && (of == "" || rest == "" || rest[0] == '.' || rest[0] == '[')
+	}
+	return slices.ContainsFunc(d.faulty, func(f string) bool { return within(where, f) || where != "" && within(f, where) })
 }
 
 // faultOf is a fault at the place that a value came from or, when it came from
@@ -43,10 +55,11 @@ func (d *decoder) faultOf(o *Object, where, hint, what string) *Fault {
 		}
 		p = p[:i]
 	}
+	said := what
 	if o.Name != "" {
 		what = fmt.Sprintf("%s %s: %s", o.Kind, o.Name, what)
 	}
-	return &Fault{Pos: at.Pos, Width: at.width, Source: d.sources.line(at.Pos), What: what, Hint: hint}
+	return &Fault{Pos: at.Pos, Width: at.width, Source: d.sources.line(at.Pos), What: what, Hint: hint, said: said}
 }
 
 // check is one object under validation.
@@ -57,6 +70,11 @@ type check struct {
 
 func (c check) bad(where, hint, format string, args ...any) {
 	c.d.faultAtPath(c.o, where, hint, format, args...)
+}
+
+// warn tells of what is right and may not be meant.
+func (c check) warn(where, hint, format string, args ...any) {
+	c.d.warnings = append(c.d.warnings, c.d.faultOf(c.o, where, hint, fmt.Sprintf(format, args...)))
 }
 
 // lacks is bad unless the cell fills it in.
@@ -119,33 +137,6 @@ func DNSLabel(s string) string {
 		label = label[:63]
 	}
 	return strings.Trim(label, "-")
-}
-
-func (c check) labels(where string, m map[string]string, most int) {
-	if len(m) > maxLabels {
-		c.bad(where, "", "%d %s; it may have %d", len(m), where, maxLabels)
-	}
-	for _, k := range sortedKeys(m) {
-		if k == "" || len(k) > maxLabelKeyBytes {
-			c.bad(join(where, k), "", "the key %s has %d bytes; it must have 1 to %d", quote(k), len(k), maxLabelKeyBytes)
-		}
-		if len(m[k]) > most {
-			c.bad(join(where, k), "", "the value of %s has %d bytes; it may have %d", quote(k), len(m[k]), most)
-		}
-	}
-}
-
-func (c check) annotations(m map[string]string) {
-	total := 0
-	for k, v := range m {
-		total += len(k) + len(v)
-	}
-	if len(m) > maxAnnotations {
-		c.bad("annotations", "", "%d annotations; there may be %d", len(m), maxAnnotations)
-	}
-	if total > maxAnnotationBytes {
-		c.bad("annotations", "", "annotations of %d bytes; they may have %d", total, maxAnnotationBytes)
-	}
 }
 
 func sortedKeys[V any](m map[string]V) []string {
@@ -246,9 +237,7 @@ func (c check) job(j *borgpb.JobSpec) {
 	case !daemon && (j.Tasks < 1 || j.Tasks > maxTasks):
 		c.bad("tasks", "", "%d tasks; a job has 1 to %d", j.Tasks, maxTasks)
 	}
-	if j.Gang && j.Tasks > maxGang {
-		c.bad("gang", "", "a gang of %d tasks; it may have %d", j.Tasks, maxGang)
-	}
+	c.gang(j)
 	for _, ref := range []struct{ where, value string }{{"alloc_set", j.AllocSet}, {"parent", j.Parent}} {
 		if ref.value != "" {
 			c.key(ref.where, ref.value)
@@ -305,6 +294,16 @@ func (c check) job(j *borgpb.JobSpec) {
 	c.maxRuntime("task", j, j.Task)
 	for i, ov := range j.Overrides {
 		c.maxRuntime(fmt.Sprintf("overrides[%d].spec", i), j, ov.Spec)
+	}
+}
+
+// gang checks that all tasks of a gang may start at once.
+func (c check) gang(j *borgpb.JobSpec) {
+	if j.Gang && j.Tasks > maxGang {
+		c.bad("gang", "", "a gang of %d tasks; it may have %d", j.Tasks, maxGang)
+	}
+	if j.Gang && j.MaxRunning > 0 && j.MaxRunning < j.Tasks {
+		c.bad("max_running", "leave out one or the other", "a gang starts as a whole, and %d of its %d tasks may run at once", j.MaxRunning, j.Tasks)
 	}
 }
 
@@ -642,7 +641,7 @@ func (c check) resources(where string, r *borgpb.Resources, ofTask bool) {
 		c.bad(join(where, "ports"), `write ports = ["http"] in the task`, "a task's ports are named, not counted")
 	}
 	if r.MemBytes > 0 && r.MemBytes < minMemBytes {
-		c.bad(join(where, "mem_bytes"), fmt.Sprintf("did you mean \"%dMiB\"?", r.MemBytes), "%d bytes of memory are less than any program needs", r.MemBytes)
+		c.bad(join(where, "mem_bytes"), fmt.Sprintf("did you mean %q?", tooSmall(c.d.origins[join(where, "mem_bytes")].text)), "%d bytes of memory are less than any program needs", r.MemBytes)
 	}
 	for _, q := range []struct {
 		name    string
@@ -712,6 +711,6 @@ func (c check) allocSet(a *borgpb.AllocSetSpec) {
 	c.constraints("constraints", a.Constraints)
 	c.maxPer(a.MaxPer)
 	c.preemptWait(a.PreemptWaitNs, a.Preempt)
-	c.saver(a.Saver)
+	c.saver(a.Saver, a.Resources)
 	c.volumesOf("volumes", nil, a.Volumes)
 }

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 
 	ucli "github.com/urfave/cli/v2"
@@ -108,7 +110,7 @@ func report(program string, err error, stderr io.Writer) int {
 // library would print the whole help, or exit with 3. It tidies the help as well.
 func refuseUnknown(app *ucli.App) {
 	usage := func(_ *ucli.Context, err error, _ bool) error {
-		return (&Error{Code: Usage, What: usageText(err)}).Hint("see: %s --help", app.Name)
+		return (&Error{Code: Usage, What: usageText(err)}).Hint("%ssee: %s --help", valueHint(err, app.Flags), app.Name)
 	}
 	app.OnUsageError = usage
 	sayDefaultOnce(app.Flags)
@@ -118,7 +120,7 @@ func refuseUnknown(app *ucli.App) {
 			c.HideHelpCommand = true
 			sayDefaultOnce(c.Flags)
 			c.OnUsageError = func(_ *ucli.Context, err error, _ bool) error {
-				return (&Error{Code: Usage, What: usageText(err)}).Hint("see: %s %s --help", path, c.Name)
+				return (&Error{Code: Usage, What: usageText(err)}).Hint("%ssee: %s %s --help", valueHint(err, c.Flags), path, c.Name)
 			}
 			walk(path+" "+c.Name, c.Subcommands)
 		}
@@ -139,4 +141,33 @@ func usageText(err error) string {
 		text += ": " + m[3]
 	}
 	return text
+}
+
+// valueHint is a line that says how a flag's value is written, or "" if it is not known.
+func valueHint(err error, flags []ucli.Flag) string {
+	m := wrongValue.FindStringSubmatch(err.Error())
+	if m == nil {
+		return ""
+	}
+	at := slices.IndexFunc(flags, func(f ucli.Flag) bool { return slices.Contains(f.Names(), m[2]) })
+	value, bad := strconv.Unquote(m[1])
+	if at < 0 || bad != nil {
+		return ""
+	}
+	switch flags[at].(type) {
+	case *ucli.DurationFlag:
+		if n, err := strconv.ParseFloat(value, 64); err == nil && n >= 0 {
+			return fmt.Sprintf("a unit is missing: write %s %ss for seconds, or %sm, %sh, %sd\n", dashes(m[2]), value, value, value, value)
+		}
+		return "a time span is such as 90s, 5m, 1h30m or 2d\n"
+	case *ucli.IntFlag, *ucli.Int64Flag:
+		return "it is a whole number\n"
+	case *ucli.UintFlag, *ucli.Uint64Flag:
+		return "it is a whole number, 0 or more\n"
+	case *ucli.Float64Flag:
+		return "it is a number\n"
+	case *ucli.BoolFlag:
+		return fmt.Sprintf("write %s alone, or %s=false\n", dashes(m[2]), dashes(m[2]))
+	}
+	return ""
 }

@@ -56,11 +56,11 @@ func TestFlagsMayStandAnywhere(t *testing.T) {
 		{"turn back a", "back args=a", OK},
 		{"up a -- --dry-run", "up args=a,--dry-run", OK},
 		{"up a --dryrun", "borgtest: unknown flag --dryrun for \"borgtest up\"\n  did you mean --dry-run?\n", Usage},
-		{"up a -5", "borgtest: unknown flag -5 for \"borgtest up\"\n  an argument that begins with a dash goes after --; flags: borgtest up --help\n", Usage},
+		{"up a -5", "borgtest: unknown flag -5 for \"borgtest up\"\n  a negative number goes after --; flags: borgtest up --help\n", Usage},
 		{"up a --set", "borgtest: flag --set needs a value\n  see: borgtest up --help\n", Usage},
 		{"machine ad x", "borgtest: unknown command \"ad\" for \"borgtest machine\"\n  did you mean \"borgtest machine add\"?\n", Usage},
 		{"up a --help --dryrun", "borgtest: unknown flag --dryrun for \"borgtest up\"\n  did you mean --dry-run?\n", Usage},
-		{"up a --times x", "borgtest: --times cannot be \"x\"\n  see: borgtest up --help\n", Usage},
+		{"up a --times x", "borgtest: --times cannot be \"x\"\n  it is a whole number\n  see: borgtest up --help\n", Usage},
 		{"fly", "borgtest: unknown command \"fly\" for \"borgtest\"\n  commands: up, machine, turn\n", Usage},
 	}
 	for _, tt := range tests {

@@ -38,7 +38,8 @@ func TestDaysEverywhere(t *testing.T) {
 	for _, tt := range []struct{ args, want string }{
 		{"serve --for 2d", "48h0m0s"}, {"serve --for=2d", "48h0m0s"}, {"--wait 1d serve --for 3h", "3h0m0s"},
 		{"serve --config " + path, "96h0m0s"},
-		{"serve --for 2dd", "borgtest: --for cannot be \"2dd\"\n  see: borgtest serve --help\n"},
+		{"serve --for 2dd", "borgtest: --for cannot be \"2dd\"\n  a time span is such as 90s, 5m, 1h30m or 2d\n  see: borgtest serve --help\n"},
+		{"serve --for 90", "borgtest: --for cannot be \"90\"\n  a unit is missing: write --for 90s for seconds, or 90m, 90h, 90d\n  see: borgtest serve --help\n"},
 	} {
 		var got string
 		var out bytes.Buffer

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	ucli "github.com/urfave/cli/v2"
@@ -112,6 +113,9 @@ func takeFlag(levels []*level, path, token string, rest []string) (used int, err
 	}
 	if near := Nearest(name, known); near != "" {
 		return 0, e.Hint("did you mean %s?", dashes(near))
+	}
+	if _, err := strconv.ParseFloat(token, 64); err == nil {
+		return 0, e.Hint("a negative number goes after --; flags: %s --help", path)
 	}
 	return 0, e.Hint("an argument that begins with a dash goes after --; flags: %s --help", path)
 }

@@ -2,6 +2,7 @@ package fauxmaster_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -83,6 +84,7 @@ func (k *kinds) count(c *cell.Cell) {
 		has["gangs"] = has["gangs"] || spec.GetGang() && spec.GetTasks() > 1
 		has["budgets"] = has["budgets"] || spec.GetDisruptionBudget() != nil
 	}
+	countKinds(c, has)
 	for kind, yes := range has {
 		if yes {
 			k.add(kind)
@@ -96,7 +98,7 @@ func (k *kinds) check(t *testing.T, cells int) {
 	if cells < 20 {
 		return
 	}
-	for _, kind := range []string{"waiters", "allocs", "volumes", "gangs", "budgets"} {
+	for _, kind := range []string{"waiters", "allocs", "volumes", "gangs", "budgets", "daemons", "held ports", "time limits", "quotas"} {
 		if k.of[kind] < cells/10 {
 			t.Errorf("%d of %d cells have %s", k.of[kind], cells, kind)
 		}
@@ -142,12 +144,13 @@ func drawPlanned(t *testing.T, seed uint64) *planned {
 		cpu := []int64{4000, 8000}[d.r.IntN(2)]
 		op := &borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: fmt.Sprintf("m%d", i), Spec: &borgpb.MachineSpec{
 			Addr: "127.0.0.1:7101", Capacity: &borgpb.Resources{CpuMilli: cpu, MemBytes: cpu << 21, DiskBytes: 50 << 30},
-			Attributes: map[string]string{"rack": fmt.Sprintf("r%d", i/2)},
+			Attributes: map[string]string{"rack": fmt.Sprintf("r%d", i/2)}, PortFirst: 20000, PortLast: 20007,
 		}}}}
 		if err := m.Must(op); err != nil {
 			t.Fatal(err)
 		}
 	}
+	d.addKinds(m)
 	for range n + d.r.IntN(2*n) {
 		for _, op := range d.object() {
 			m.Do(op)
@@ -162,6 +165,7 @@ func drawPlanned(t *testing.T, seed uint64) *planned {
 			m.Do(op)
 		}
 	}
+	d.limit(m)
 	return d
 }
 
@@ -267,7 +271,10 @@ func (d *planned) fit() {
 		}
 		want := proto.CloneOf(spec)
 		want.Tasks = uint32(n)
-		c := d.sessionAfter(func(s *served) { s.mutate([]*borgpb.Op{plan.Submit("ann", "new", want, nil)}) })
+		c := d.sessionAfter(func(s *served) {
+			setAside(s, d.cell)
+			s.mutate([]*borgpb.Op{plan.Submit("ann", "new", want, nil)})
+		})
 		_, got, _ := c.Job(cell.JobKey{User: "ann", Name: "new"}).Counts()
 		if (int(got) == n) != (n == a.Count) {
 			d.t.Errorf("fit says %d; of %d that a session was given %d have a place; the job: %v", a.Count, n, got, spec)
@@ -296,6 +303,15 @@ func (d *planned) change() []*borgpb.Op {
 func (d *planned) whatIf() {
 	ops := d.change()
 	e, err := plan.WhatIf(d.cell, d.cfg, plan.Change{Ops: ops})
+	if refused := new(plan.Refused); errors.As(err, &refused) {
+		d.kinds.add("refused")
+		d.sessionAfter(func(s *served) {
+			if s.refuses(ops) == nil {
+				d.t.Errorf("whatif says %q, a session accepts it", err)
+			}
+		})
+		return
+	}
 	if err != nil {
 		d.t.Fatal(err)
 	}

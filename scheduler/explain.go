@@ -317,10 +317,10 @@ func (e *explanation) resourceReason(r *Reason, fit cell.Fit, req *request) {
 // heldPorts names ports that other programs hold on the nearest machine.
 func (e *explanation) heldPorts(fit cell.Fit, machine string) string {
 	m := e.c.Machine(machine)
-	if fit != cell.FitPorts || m == nil || m.HeldPortsWords() == "" {
+	if fit != cell.FitPorts || m == nil || e.c.HeldPortsWords(m) == "" {
 		return ""
 	}
-	return "; " + m.HeldPortsWords()
+	return "; " + e.c.HeldPortsWords(m)
 }
 
 // stopping is how much of d the copies hold that are being stopped on the

@@ -39,7 +39,12 @@ func (p *planner) forGain(budget int) *borgpb.MoveTasks {
 	}
 	if len(p.steps) == 0 && p.s.cfg.Reschedule&RescheduleDefragment != 0 {
 		clear(p.slots)
-		p.rank = func(w *want, i, _ int32) int64 { return p.fragment(i, nil) - p.fragment(i, &w.need.Resources) }
+		p.rank = func(w *want, i, _ int32) int64 {
+			if p.empty(i) {
+				return -1 << 60
+			}
+			return p.fragment(i, nil) - p.fragment(i, &w.need.Resources)
+		}
 		p.gainFragments(budget)
 	}
 	if len(p.steps) > 0 {
@@ -109,7 +114,8 @@ func (p *planner) crowding(w *want, i, own int32) int64 {
 }
 
 // gainFragments looks at the machines with the worst fragments, and moves off each
-// what gains most.
+// what gains most. It leaves empty machines empty: an empty machine takes a task of any
+// shape.
 func (p *planner) gainFragments(budget int) {
 	var worst []int32
 	for i := range p.s.sites.walk {
@@ -135,7 +141,7 @@ func (p *planner) gainFragments(budget int) {
 			less := p.fragment(i, nil) - p.fragment(i, freed(&res))
 			crowds := p.crowds(&q, i)
 			st, most, ok := p.better(&q, func(y int32) int64 {
-				if crowds(y) {
+				if crowds(y) || p.empty(y) {
 					return 0
 				}
 				return less + p.fragment(y, nil) - p.fragment(y, &q.want.need.Resources)
@@ -147,6 +153,9 @@ func (p *planner) gainFragments(budget int) {
 		p.lay(best)
 	}
 }
+
+// empty reports whether no task but daemons is on the machine of a slot.
+func (p *planner) empty(i int32) bool { return p.s.sites.walk[i].machine.OnlyDaemons() }
 
 // crowds tells of places whether q, which leaves slot own, would crowd its job there
 // more than where it is; of none when tasks are not moved for that. What one reason

@@ -70,6 +70,9 @@ type Packing struct {
 	Enough func(Packed) bool
 	// Unplaced is told the tasks that found no place; nil: nobody is.
 	Unplaced func(j *cell.Job, index uint32)
+	// Nowhere is told the tasks and, without a job, the allocs for which no machine of the
+	// workload's cell is large enough or meets the constraints; nil: nobody is.
+	Nowhere func(j *cell.Job, set *cell.AllocSet, index uint32)
 }
 
 // Pack packs all that is not dead in a cell onto some of its machines as if
@@ -137,6 +140,11 @@ func (k Packing) Pack(keep func(*cell.Machine) bool) (Packed, error) {
 			k.Unplaced(id.job, id.index)
 		}
 	}
+	if k.Nowhere != nil {
+		for _, id := range best.nowhere {
+			k.Nowhere(id.job, id.set, id.index)
+		}
+	}
 	return best.packed, nil
 }
 
@@ -146,10 +154,14 @@ type packing struct {
 	// unplaced are the tasks that found no place; left are these and the allocs.
 	unplaced []taskOf
 	left     []ID
+	// nowhere are the tasks and allocs that no machine could hold.
+	nowhere []taskOf
 }
 
+// taskOf is a task of a job, or an alloc of a set.
 type taskOf struct {
 	job   *cell.Job
+	set   *cell.AllocSet
 	index uint32
 }
 
@@ -290,18 +302,31 @@ func (s *Scheduler) countPending(k Packing, daemons []*cell.Job, out *packing) {
 			}
 			out.left = append(out.left, ID{l.uid, index})
 			if l.job != nil {
-				out.unplaced = append(out.unplaced, taskOf{l.job, index})
+				out.unplaced = append(out.unplaced, taskOf{job: l.job, index: index})
 			}
 			if whole == nil {
 				all := newSites(c, 0)
 				k.seatDaemons(daemons, all)
 				whole = newGrid(all, &s.cfg, true)
 			}
-			if whole.holders(s, s.want(c, l, index)) <= pickyMachines {
+			w := s.want(c, l, index)
+			n := whole.holders(s, w)
+			if n <= pickyMachines {
 				packed.Picky++
+			}
+			if n == 0 && !w.inSet || w.inSet && !fitsSet(c, l.job, w.need) {
+				out.nowhere = append(out.nowhere, taskOf{l.job, l.set, index})
 			}
 		}
 	}
+}
+
+// fitsSet reports whether the alloc set of a job is there and its allocs are large enough.
+// Whether they have a place is another question.
+func fitsSet(c *cell.Cell, j *cell.Job, need *cell.Need) bool {
+	key, _ := j.AllocSet()
+	set := c.AllocSet(key)
+	return set != nil && set.State() != borgpb.State_STATE_DEAD && need.Resources.Fits(set.Need().Resources)
 }
 
 // holders counts the slots with room for w, in allocs those of the set's.

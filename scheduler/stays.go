@@ -43,7 +43,7 @@ func (e *explanation) staysWords() string {
 	case by.Never():
 		return fmt.Sprintf("; %s: it takes nobody's place (preempt: never)", stay(lower))
 	case held > 0:
-		return fmt.Sprintf("; %s: what stops of user %s holds more than the quota, so its work preempts none of its own until that has ended", stay(held), by.User)
+		return fmt.Sprintf("; %s: what stops of user %s holds as much as the quota, so its work preempts none of its own until that has ended", stay(held), by.User)
 	case within > 0:
 		return fmt.Sprintf("; %s: within %s nobody takes the place of others", stay(within), cell.BandName(band))
 	case spared > 0 && by.Priority < prodPriority:

@@ -33,6 +33,8 @@ func (e *explanation) summary() string {
 	case e.s.heldBack(e.c, id):
 		return fmt.Sprintf("it waits a little: the cell refused its placement %s in a row; %s would do now",
 			plural(e.s.refusals[id].count, "time"), plural(fit, "machine"))
+	case e.want.line.gang && e.tooWide() != "":
+		return fmt.Sprintf("it waits: all of %s is placed or nothing, and %s", e.want.line.key, e.tooWide())
 	case e.want.line.gang:
 		return fmt.Sprintf("it waits: all of %s is placed or nothing, and not all of it fits; for this one alone %s would do", e.want.line.key, plural(fit, "machine"))
 	}
@@ -40,6 +42,28 @@ func (e *explanation) summary() string {
 		return fmt.Sprintf("it waits for another scheduler than this one, which places %q; %s would do", e.s.cfg.Workload, plural(fit, "machine"))
 	}
 	return fmt.Sprintf("it waits for the next pass; %s would do", plural(fit, "machine"))
+}
+
+// tooWide says by which limit a gang can never be placed on the machines of the cell;
+// empty: by none.
+func (e *explanation) tooWide() string {
+	l := e.want.limits
+	if l == nil {
+		return ""
+	}
+	for i, most := range l.Most {
+		kind, places := cell.DomainKind(i), make(map[string]bool)
+		for _, at := range e.spots {
+			if most > 0 {
+				places[l.DomainWords(kind, at.site.machine)] = true
+			}
+		}
+		if fit := int64(most) * int64(len(places)); most > 0 && fit < e.want.line.tasks {
+			return fmt.Sprintf("%s = %d lets %d of its %d run together in this cell, which has %s; raise the limit, ask for fewer, or add machines",
+				l.Field(kind), most, fit, e.want.line.tasks, plural(len(places), l.Word(kind)))
+		}
+	}
+	return ""
 }
 
 // refusedBy is "3 cpu (2 of them memory too), 1 constraint, 1 down".

@@ -62,6 +62,47 @@ func (t *Table) Add(values ...any) {
 	t.rows = append(t.rows, row)
 }
 
+// foldWidth is how many characters of a text stand on one line of a row that is folded.
+const foldWidth = 80
+
+// addFolded is Add of a row of which one column may hold sentences: they go on below.
+func (t *Table) addFolded(column int, values ...any) {
+	text, ok := values[column].(string)
+	var lines []string
+	for ok && utf8.RuneCountInString(text) > foldWidth {
+		head := string([]rune(text)[:foldWidth])
+		at := strings.LastIndexByte(head, ' ')
+		if at <= 0 {
+			break
+		}
+		lines, text = append(lines, text[:at]), text[at+1:]
+	}
+	if !ok || lines == nil {
+		t.Add(values...)
+		return
+	}
+	for i, line := range append(lines, text) {
+		row := values
+		if i > 0 {
+			row = make([]any, len(values))
+			for j := range row {
+				row[j] = " "
+			}
+		}
+		row[column] = line
+		t.Add(row...)
+	}
+}
+
+// Shorten changes the texts of one column.
+func (t *Table) Shorten(column int, change func(string) string) {
+	for _, row := range t.rows {
+		if column < len(row) {
+			row[column].Text = change(row[column].Text)
+		}
+	}
+}
+
 // Write prints the table, each row behind indent.
 func (t *Table) Write(w io.Writer, color bool, indent string) error {
 	var widths []int

@@ -130,11 +130,11 @@ func funnel(resp *borgrpc.WhyResponse) *Table {
 			continue
 		}
 		left -= int64(r.Machines)
-		t.Add(left, r.Machines, r.Test, r.Detail, r.Nearest)
+		t.addFolded(3, left, r.Machines, r.Test, r.Detail, r.Nearest)
 	}
 	for _, r := range resp.Reasons {
 		if r.Test == passed {
-			t.Add(Cell{fmt.Sprint(r.Machines), Good}, "", "could hold it", r.Detail, r.Nearest)
+			t.addFolded(3, Cell{fmt.Sprint(r.Machines), Good}, "", "could hold it", r.Detail, r.Nearest)
 		}
 	}
 	return &t

@@ -87,6 +87,9 @@ func beginContainer(dir string, o *order, stdout, stderr *os.File) (*begun, erro
 	if err := c.Start(p); err != nil {
 		return nil, startError(l, err)
 	}
+	if err := limitTCP(group, l.Limits); err != nil {
+		return nil, err
+	}
 	return watchContainer(dir, c, p, group)
 }
 
@@ -221,6 +224,9 @@ func makeAlloc(parent string, l *borglet.Launch) error {
 	}
 	if err == nil {
 		err = m.Set(r)
+	}
+	if err == nil {
+		err = limitTCP(cgroupPaths(allocPath(parent, l.Alloc)), l.AllocLimits)
 	}
 	if err != nil {
 		return fmt.Errorf("make the cgroup of alloc %s: %w", l.Alloc, err)

@@ -284,5 +284,5 @@ func (b *containerBackend) update(l *borglet.Launch) error {
 	if err := c.Set(config); err != nil {
 		return fmt.Errorf("change limits: %w", err)
 	}
-	return nil
+	return limitTCP(cgroupPaths(group.Path), l.Limits)
 }

@@ -1,6 +1,7 @@
 package container
 
 import (
+	"borg/borglet"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -68,7 +69,7 @@ func (c *idClaims) claim(block uint32) (ok bool, err error) {
 	}
 	text, err := json.Marshal(c.owner)
 	if err == nil {
-		err = os.WriteFile(c.file(block), text, 0o600)
+		err = borglet.WriteSynced(c.file(block), text)
 	}
 	if err != nil {
 		return false, fmt.Errorf("claim user ids for tasks: %w", err)

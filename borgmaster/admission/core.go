@@ -96,6 +96,8 @@ type Core[W any] struct {
 	// Writes with a place in the log, and those of them that are not light.
 	placed, heavy int
 	stats         Stats
+	// Time of the last sweep over users.
+	sweptNs int64
 }
 
 // Stats counts what was decided.
@@ -193,7 +195,7 @@ type Late[W any] struct {
 func New[W any](cfg Config) *Core[W] {
 	cfg.WritesPerS = cmp.Or(cfg.WritesPerS, DefaultWritesPerS)
 	cfg.ReadsPerS = cmp.Or(cfg.ReadsPerS, DefaultReadsPerS)
-	return &Core[W]{cfg: cfg, users: map[string]*user[W]{}, lights: map[*user[W]]int64{}, win: newWindow()}
+	return &Core[W]{cfg: cfg, users: map[string]*user[W]{}, lights: map[*user[W]]int64{}, win: newWindow(), sweptNs: -momentNs}
 }
 
 // bucket is a token bucket: the time at which it would be full again, were it filled
@@ -215,18 +217,27 @@ func (c *Core[W]) of(now int64, name string) *user[W] {
 	if u != nil {
 		return u
 	}
-	if len(c.users) >= maxUsers {
+	if len(c.users) >= maxUsers && now-c.sweptNs >= momentNs {
 		c.sweep(now)
-		if len(c.users) >= maxUsers {
-			name = ""
-			if u = c.users[name]; u != nil {
-				return u
-			}
+		c.sweptNs = now
+	}
+	if len(c.users) >= maxUsers {
+		name = ""
+		if u = c.users[name]; u != nil {
+			return u
 		}
 	}
 	u = &user[W]{name: name, heavyNs: -heavyForNs}
 	c.users[name] = u
 	return u
+}
+
+// known returns the user that calls of that name count for; nil: none of them counts now.
+func (c *Core[W]) known(name string) *user[W] {
+	if u := c.users[name]; u != nil || len(c.users) < maxUsers {
+		return u
+	}
+	return c.users[""]
 }
 
 // sweep forgets the users that have nothing here that counts.
@@ -259,7 +270,7 @@ const ListCost = 50
 // Closed refuses a write by its head, before it is heard, if there is no room for it
 // anyhow, or its user was turned away lately and has as many under way as went well since.
 func (c *Core[W]) Closed(now int64, name string) *Refusal {
-	u := c.users[name]
+	u := c.known(name)
 	if u == nil {
 		return nil
 	}
@@ -377,9 +388,10 @@ func (c *Core[W]) Begin(now int64, name string, bytes int) *Refusal {
 	if r != nil {
 		return r
 	}
-	r = c.write(now, u, name, bytes)
-	if r == nil && u.underWay >= maxUnderWay {
+	if u.underWay >= maxUnderWay {
 		r = refuse(name, maxWaitNs/2, "docs/limits.md: maxUnderWay", "has %d changes under way at replica %d", u.underWay, c.cfg.Replica)
+	} else {
+		r = c.write(now, u, name, bytes)
 	}
 	if r != nil {
 		c.stats.WritesRefused++

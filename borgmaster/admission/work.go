@@ -21,7 +21,7 @@ func workCost(work int) int64 { return int64(min(max(work-FreeWork, 0), MaxWork)
 func workNs(cost int64) int64 { return cost * (1e9 / workPerS) }
 
 // Work takes the work of an op, or of several that one call asks about, from the user's budget.
-// If the budget is too small now, it takes nothing and returns when it will do. Small changes
+// If the budget is too small now, it takes nothing and returns when to ask again. Small changes
 // go on meanwhile.
 func (c *Core[W]) Work(now int64, name string, work int) *Refusal {
 	cost := workCost(work)
@@ -60,7 +60,7 @@ func (c *Core[W]) noWork(now int64, u *user[W], r *Refusal) {
 
 // Away refuses a question about changes by its head, if its user was turned away a moment ago.
 func (c *Core[W]) Away(now int64, name string) *Refusal {
-	if u := c.users[name]; u != nil {
+	if u := c.known(name); u != nil {
 		return c.away(now, u)
 	}
 	return nil

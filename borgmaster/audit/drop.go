@@ -254,7 +254,8 @@ func (j *journal) rewrite(g *group, new *journalFile) (path string, drops map[sh
 			err = fmt.Errorf("rewrite a file of the audit: %w", failed)
 		}
 	}()
-	w := &rewriter{out: bufio.NewWriter(f), file: new, over: g.out, drops: map[share]*borgpb.AuditRecord{}}
+	// The group keeps what it leaves out until this is done: it may be tried again file by file.
+	w := &rewriter{out: bufio.NewWriter(f), file: new, over: maps.Clone(g.out), drops: map[share]*borgpb.AuditRecord{}}
 	for i, old := range g.files {
 		if err := w.take(j.path(old), old.bytes, i == 0); err != nil {
 			return "", nil, err
@@ -263,6 +264,7 @@ func (j *journal) rewrite(g *group, new *journalFile) (path string, drops map[sh
 	if err := errors.Join(w.end(), w.out.Flush(), f.Sync()); err != nil {
 		return "", nil, fmt.Errorf("rewrite a file of the audit: %w", err)
 	}
+	maps.Copy(g.out, w.over)
 	return path, w.drops, nil
 }
 

@@ -1,8 +1,11 @@
 package audit
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -118,6 +121,44 @@ func floods(t *testing.T, seed uint64) {
 	}
 	if d := dropped[0]; d.Who != "mallory" || d.Role != borgpb.Role_ROLE_USER || int(d.Drop.Records) != len(all)-len(kept) || d.WallNs < begin || d.LastWallNs <= d.WallNs || d.LastWallNs > now.UnixNano() {
 		t.Errorf("%d records of mallory are gone, and this is told: %v", len(all)-len(kept), d)
+	}
+}
+
+// TestDropBesideDamage: what a user has over is dropped also where the file after it is damaged, so
+// that the two cannot be joined.
+func TestDropBesideDamage(t *testing.T) {
+	dir, now := t.TempDir(), aDay()
+	trail, err := Open(Config{Dir: dir, Replica: 3, LogBytes: 1 << 20, Now: func() time.Time { return *now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer trail.Close()
+	j := trail.Log.journal
+	j.limits.fileBytes = 4_000
+	for index := uint64(2); len(j.files) < 3; index++ {
+		trail.Log.Applied(index, asks(t, "mallory", fmt.Sprint("j", index), now.UnixNano(), 900), []*borgpb.Result{{Version: 1}})
+	}
+	first, second := j.files[0], j.files[1]
+	if err := errors.Join(j.weigh(first), j.weigh(second)); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(j.path(second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[len(data)-1]++
+	if err := os.WriteFile(j.path(second), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g := &group{files: []*journalFile{first, second}, out: maps.Clone(first.held)}
+	if err := j.replace(g); err != nil {
+		t.Fatal(err)
+	}
+	if left := j.files[0].bytes; left > int64(headBytes+frameBytes) {
+		t.Errorf("the first file has %d bytes, want all of it dropped", left)
+	}
+	if !j.files[1].damaged {
+		t.Error("the second file is not known to be damaged")
 	}
 }
 

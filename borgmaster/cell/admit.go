@@ -23,7 +23,7 @@ import (
 
 // chargeRun is what so many tasks with a need are charged.
 func (s *Spec) chargeRun(need *Need, tasks uint64) charge {
-	if s.unpaid || s.Proto.AllocSet != "" || s.Proto.Priority == 0 {
+	if s.Proto.AllocSet != "" || s.Proto.Priority == 0 {
 		return nil
 	}
 	return chargeOf(BandOf(s.Proto.Priority), need.bought(), tasks)
@@ -81,13 +81,19 @@ func (j *Job) aliveIn(first, end uint32) uint64 {
 	return n
 }
 
-// chargeOfSet is what so many allocs of a set are charged.
+// chargeOfSet returns the charge of so many allocs of a set: for each the larger of its resources
+// and its saver's. So when an alloc ends, its saver takes over its charge.
 func chargeOfSet(s *borgpb.AllocSetSpec, allocs uint64) charge {
 	if s.Priority == 0 {
 		return nil
 	}
 	r := withVolumes(FromProto(s.Resources), s.Volumes)
-	return chargeOf(BandOf(s.Priority), &r, allocs)
+	sum := chargeOf(BandOf(s.Priority), &r, allocs)
+	if s.Saver == nil {
+		return sum
+	}
+	r = FromProto(s.Saver.Task.GetResources())
+	return sum.most(chargeOf(BandOf(s.Priority), &r, allocs))
 }
 
 func (s *AllocSet) charge() charge {
@@ -223,6 +229,16 @@ func (c *Cell) checkJobQuota(key JobKey, j *Job, spec *Spec, tasks uint32) *borg
 		return c.checkCharge(key, nil, spec.chargeAlone())
 	}
 	return c.checkCharge(key, was, j.chargeWith(specs, tasks))
+}
+
+// checkAfterExtra refuses specs and a number of tasks with which a job would hold at once what
+// the extra tasks of its update were charged for: these end then, and still stop.
+func (c *Cell) checkAfterExtra(j *Job, specs []*Spec, tasks uint32) *borgpb.Refusal {
+	if c.quotas.used == nil || j.update.Extra() == 0 {
+		return nil
+	}
+	was := j.chargeWith(j.specs, j.Size())
+	return c.checkChargeBeside(j.key, was, j.chargeWith(specs, tasks), j.charged.minus(was))
 }
 
 // chargeAlone is what a new job with the spec is charged.

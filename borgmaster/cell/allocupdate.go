@@ -98,7 +98,7 @@ func (c *Cell) readSetUpdate(s *AllocSet, o *borgpb.UpdateAllocSet) (*setUpdate,
 	if r := checkNoCPUDevice(spec.Resources, "spec.resources"); r != nil {
 		return nil, r
 	}
-	if r := c.checkSaver(s.key, spec, data); r != nil {
+	if r := c.checkSaver(s.key, spec, s.spec, data); r != nil {
 		return nil, r
 	}
 	if each := FromProto(spec.Resources); !each.Equal(FromProto(s.spec.Resources)) {
@@ -340,6 +340,23 @@ func (c *Cell) waitOfAlloc(a *Alloc) string {
 	if h := c.HoldOf(a.staying()); h != nil {
 		return h.Reason
 	}
+	return c.stopsOfMove(a)
+}
+
+// stopsOfMove says whose tasks that stop would hold too much if those in an alloc stopped, too.
+func (c *Cell) stopsOfMove(a *Alloc) string {
+	copies := make(map[string]int64)
+	more := make(map[string]charge)
+	for _, p := range a.staying() {
+		user := p.job.key.User
+		copies[user]++
+		more[user] = more[user].plus(chargeOf(BandOf(p.priority), p.res, 1))
+	}
+	for _, user := range sortedKeys(more) {
+		if why := c.stopsAtEdge(user, copies[user], more[user]); why != "" {
+			return why + c.describeStopping(user)
+		}
+	}
 	return ""
 }
 
@@ -416,10 +433,10 @@ func (c *Cell) cutAlloc(a *Alloc) {
 	if a.state == stateRunning {
 		c.evictAlloc(a, edgeKill, stateDead, cause, reason, -1)
 	} else {
+		c.moveAlloc(a, edgeKill, stateDead, reason)
 		if a.lostOn != nil {
 			c.dropLost(a, cause, reason)
 		}
-		c.moveAlloc(a, edgeKill, stateDead, reason)
 	}
 	s.attemptFloor = max(s.attemptFloor, a.attempt)
 	s.counts[stateDead]--

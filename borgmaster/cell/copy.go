@@ -22,7 +22,7 @@ type Copy struct {
 	state  attemptState
 	orphan bool
 	// Whether the copy is charged while it stops, apart from its task. Derived.
-	stopCharged bool
+	stopCharged stopCharging
 	// shim_lost of the last report.
 	shimLost bool
 	kind     jobKind

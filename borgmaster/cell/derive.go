@@ -22,11 +22,12 @@ func (l *loader) finish() error {
 			c.jobRefs.add(j)
 		} else {
 			c.graveyard.queue = append(c.graveyard.queue, graveOf(j))
-			c.counts.deadJobs++
+			c.countDead(j)
 		}
 		if err := j.update.loadExtra(); err != nil {
 			return err
 		}
+		c.noteRolling(j)
 		if j.update.Rolling() {
 			for _, t := range j.rows {
 				if t.flags&taskUpdating != 0 {

@@ -44,6 +44,8 @@
 //	             drain.go: they are emptied
 //	quota.go     what users were granted; admit.go: and whether that suffices;
 //	             taskbounds.go: what a task of a user may ask for
+//	stopcharge.go  what copies that stop are charged; stoproom.go: how far updates go
+//	             meanwhile
 //	budget.go    how far the cell may disturb the tasks of a job of its own accord
 //	allocset.go  alloc sets and their allocs; allocindex.go: whose alloc is whose
 //	update.go    a rolling update; surge.go: its extra tasks; standin.go: who of them

@@ -50,6 +50,9 @@ func (c *Cell) explain(p *Placement, o *Overlay, v *victims, f Fit) *borgpb.Refu
 		free := c.free(p, o, v)
 		site := c.site(p)
 		text = shortage(f, asked(a.need, &site), &free, p)
+		if held := c.HeldPortsWords(m); f == FitPorts && held != "" {
+			text += "; " + held
+		}
 		if f == FitDevices && a.need.Resources.shortOf(&free) == FitOK {
 			text = fmt.Sprintf("%s has no such devices free as it asks for", p.where())
 			if !p.AnyPorts {
@@ -79,16 +82,9 @@ func shortage(f Fit, want, free *Resources, p *Placement) string {
 		}
 	}
 	if want.Ports > free.Ports {
-		return fmt.Sprintf("needs %d ports, %s has %d free", want.Ports, where, free.Ports) + heldPortsClause(p.Machine)
+		return fmt.Sprintf("needs %d ports, %s has %d free", want.Ports, where, free.Ports)
 	}
-	return fmt.Sprintf("one of the ports %d is not free on %s", p.Ports, p.Machine.name) + heldPortsClause(p.Machine)
-}
-
-func heldPortsClause(m *Machine) string {
-	if words := m.HeldPortsWords(); words != "" {
-		return "; " + words
-	}
-	return ""
+	return fmt.Sprintf("one of the ports %d is not free on %s", p.Ports, p.Machine.name)
 }
 
 // where names the place for people.

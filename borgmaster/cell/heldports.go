@@ -34,13 +34,13 @@ func (m *Machine) HeldByOther(port uint16) bool {
 	return held || len(m.heldPorts) == maxHeldPorts
 }
 
-// HeldPortsWords names the ports that others hold on the machine and who they are;
-// empty when there are none.
-func (m *Machine) HeldPortsWords() string {
+// HeldPortsWords names the ports of a machine that other programs hold, and those programs unless
+// the cell is private: they may be somebody's. It is empty if there are none.
+func (c *Cell) HeldPortsWords(m *Machine) string {
 	var names []string
 	for _, h := range m.heldPorts[:min(len(m.heldPorts), maxHeldPortsNamed)] {
 		name := fmt.Sprint(h.number)
-		if h.by != "" {
+		if h.by != "" && !c.Private() {
 			name += " by " + h.by
 		}
 		names = append(names, name)
@@ -128,7 +128,7 @@ func (c *Cell) portsChanged(m *Machine) {
 	m.changes++
 	c.dirty(m)
 	e := machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_PORTS)
-	e.Reason = m.HeldPortsWords()
+	e.Reason = c.HeldPortsWords(m)
 	c.emit(e)
 }
 

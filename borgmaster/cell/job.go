@@ -12,7 +12,7 @@ import (
 type Job struct {
 	mark
 	// The small fields come first, where the mark leaves room: with one more word a job is
-	// of the next larger size that is allocated.
+	// of the next larger size that is allocated (TestJobSize).
 
 	// State when it was last settled; derived.
 	settled state
@@ -21,8 +21,6 @@ type Job struct {
 	lastEdge edge
 	// It was killed, by which alone a daemon or cron job ends; derived.
 	ended bool
-	// What it starts after failed, and it ended for that; derived, until the op is done.
-	diesAfter bool
 	// Replaced or expired: no longer in the cell, kept only by orphan copies.
 	gone bool
 
@@ -68,6 +66,8 @@ type Job struct {
 
 	// It was let out of the batch queue.
 	enabled bool
+	// What it starts after failed, and it ended for that; derived, until the op is done.
+	diesAfter bool
 	// Where it is in Changed, if it is there.
 	changedAt int32
 
@@ -106,6 +106,9 @@ func (j *Job) Key() JobKey { return j.key }
 
 // UID tells this job from others of the same key.
 func (j *Job) UID() UID { return j.uid }
+
+// SubmittedWallNs is the cell's wall time at which the job was submitted.
+func (j *Job) SubmittedWallNs() int64 { return j.submittedWallNs }
 
 // Version counts the changes of the spec and of the number of tasks, from 1.
 func (j *Job) Version() uint64 { return j.version }
@@ -253,7 +256,13 @@ func (c *Cell) dropUnused(s *Spec) {
 	}
 	s.gone = true
 	c.countBytesOf(j.key.User, j.deathSeq != 0, -s.bytesOf())
+	if j.deathSeq == 0 {
+		c.jobRefs.each(j, removeRef)
+	}
 	j.specs = slices.DeleteFunc(j.specs, func(o *Spec) bool { return o == s })
+	if j.deathSeq == 0 {
+		c.jobRefs.each(j, addRef)
+	}
 	c.recharge(j)
 	c.dirty(s)
 }
@@ -276,6 +285,11 @@ func (c *Cell) review(j *Job) {
 // its update goes on, its tasks leave machines that drain, its own state follows
 // its tasks', its children end with it. Ending them touches more jobs.
 func (c *Cell) settleJobs() {
+	c.settleTouched()
+	c.stopsEased()
+}
+
+func (c *Cell) settleTouched() {
 	for i := 0; i < len(c.now.touched); i++ {
 		j := c.now.touched[i]
 		c.roll(j)
@@ -330,20 +344,17 @@ func (c *Cell) settleJob(j *Job) {
 func (c *Cell) die(j *Job) {
 	c.endUpdate(j, borgpb.UpdateState_UPDATE_STATE_REPLACED, "the job ended")
 	c.closeUpdate(j, "closed: the job ended")
-	c.jobRefs.remove(j)
 	c.letGoJob(j)
 	c.unstand(j)
 	c.freeSeats(j)
 	c.saverEnded(j)
 	was := j.stateUse()
 	c.graveyard.addJob(c, j)
+	c.jobRefs.remove(j)
 	c.dies(was, j.stateUse(), graveOf(j))
 	c.ownerEnds(j.key, j.latest().Proto.Priority)
-	c.counts.deadJobs++
-	for _, child := range slices.Clone(c.jobRefs.children[j.key]) {
-		c.kill(child, "its parent "+j.key.String()+" ended")
-	}
-	c.tellFollowers(j)
+	c.countDead(j)
+	c.endDependents(j)
 	c.runEnded(j)
 }
 

@@ -20,6 +20,9 @@ type jobs struct {
 type userJobs struct {
 	user string
 	list order[nameKey, *Job]
+	// How many of them are dead, and their tasks by state; derived.
+	deadJobs int
+	tasks    [stateDead + 1]int
 }
 
 // nameKey is the name of a user, or of a job among those of its user.
@@ -61,14 +64,6 @@ func (all *jobs) add(j *Job) {
 	j.key.User = u.user
 	u.list.add(j)
 	all.count++
-}
-
-// sameUser is the name of a user as his jobs have it, if he has any: kept once.
-func (all *jobs) sameUser(user string) string {
-	if u := all.byUser[user]; u != nil {
-		return u.user
-	}
-	return user
 }
 
 // remove takes out the job of a key, if it is there.

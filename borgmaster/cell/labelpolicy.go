@@ -102,6 +102,8 @@ func checkLabelRule(rule *borgpb.LabelRule) *borgpb.Refusal {
 	switch {
 	case len(rule.Key) == 0 || len(rule.Key) > maxLabelKeyBytes:
 		return invalid("key", "want 1 to %d bytes", maxLabelKeyBytes)
+	case !plainKey(rule.Key):
+		return oddKey("key", rule.Key)
 	case gives && strings.ContainsAny(rule.Key, "*?"):
 		return invalid("key", "a label that is required or given has one name; leave out * and ?")
 	case rule.Forbidden && (gives || len(rule.Values) > 0):

@@ -171,8 +171,8 @@ func (c *Cell) checkSetLabels(o *borgpb.SetLabels) (commit, *borgpb.Refusal) {
 		return nil, about(l.object, limit("", "it removes %d keys; at most %d at once", n, maxLabelsRemoved))
 	}
 	for _, k := range sortedKeys(o.SetAnnotations) {
-		if len(k) == 0 || len(k) > maxLabelKeyBytes {
-			return nil, about(l.object, invalid("annotations", "the key %q is not 1 to %d bytes long", clip(k, 64), maxLabelKeyBytes))
+		if r := checkLabelKey("annotations", k); r != nil {
+			return nil, about(l.object, r)
 		}
 	}
 	labels := changed(*l.labels, o.RemoveLabels, o.SetLabels)

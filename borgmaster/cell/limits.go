@@ -1,6 +1,10 @@
 package cell
 
 import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
 	"borg/mutant"
 	"borg/proto/borgpb"
 )
@@ -95,9 +99,14 @@ const (
 	maxSecrets          = 32
 	maxPushedFiles      = 16
 	maxStartAfter       = 32
-	maxDevices          = 16
-	maxGangTasks        = 10_000
-	maxFailures         = 1_000_000
+	// Jobs that one entry ends because others have ended; or the tasks after which it ends no
+	// more. The next portion comes after the pause.
+	maxEndedJobs  = 1_000
+	maxEndedTasks = 10_000
+	endingPauseNs = 100_000_000
+	maxDevices    = 16
+	maxGangTasks  = 10_000
+	maxFailures   = 1_000_000
 	// Until an update that is done closes, if its job does not say.
 	updateOpenNs    = 24 * 3600 * second
 	maxUpdateOpenNs = 90 * 24 * 3600 * second
@@ -207,17 +216,20 @@ const (
 	quarantineNs         = 24 * 3600 * second
 	maxQuarantineNs      = 30 * 24 * 3600 * second
 
-	// Jobs at once that save what allocs left; what one may ask for, how long it is
-	// tried, and the pauses between.
-	maxSavers        = 1_000
-	maxSaverCPUMilli = 1_000
-	maxSaverMemBytes = 1 << 30
-	saveNs           = 24 * 3600 * second
-	maxSaveNs        = 72 * 3600 * second
-	saveAgainNs      = 10 * second
-	maxSaveAgainNs   = 600 * second
-	maxSavesShown    = 100
-	maxSaverNames    = 10
+	// Jobs at once that save what allocs left, in all and of one user; what one may ask for,
+	// how long it is tried, and the pauses between.
+	maxSavers             = 1_000
+	maxSaversOfUser       = 500
+	maxSaverCPUMilli      = 1_000
+	maxSaverMemBytes      = 1 << 30
+	maxSaverDiskBytes     = 1 << 30
+	maxSaverDiskBytesPerS = 100 << 20
+	saveNs                = 24 * 3600 * second
+	maxSaveNs             = 72 * 3600 * second
+	saveAgainNs           = 10 * second
+	maxSaveAgainNs        = 600 * second
+	maxSavesShown         = 100
+	maxSaverNames         = 10
 
 	// From one look at the allocs of a set that are yet to become what it says to the next.
 	setAgainNs = second
@@ -353,8 +365,8 @@ func checkLabels(labels, annotations map[string]string) *borgpb.Refusal {
 		return limit("labels", "%d labels; at most %d", len(labels), maxLabels)
 	}
 	for _, k := range sortedKeys(labels) {
-		if len(k) == 0 || len(k) > maxLabelKeyBytes {
-			return invalid("labels", "the key %q is not 1 to %d bytes long", clip(k, 64), maxLabelKeyBytes)
+		if r := checkLabelKey("labels", k); r != nil {
+			return r
 		}
 		if len(labels[k]) > maxLabelValueBytes {
 			return invalid("labels", "the value of %q is longer than %d bytes", k, maxLabelValueBytes)
@@ -364,11 +376,38 @@ func checkLabels(labels, annotations map[string]string) *borgpb.Refusal {
 		return limit("annotations", "%d annotations; at most %d", n, maxAnnotations)
 	}
 	total := 0
-	for k, v := range annotations {
-		total += len(k) + len(v)
+	for _, k := range sortedKeys(annotations) {
+		total += len(k) + len(annotations[k])
+		if k == "" || !plainKey(k) {
+			return oddKey("annotations", k)
+		}
 	}
 	if total > maxAnnotationBytes {
 		return limit("annotations", "%d bytes; at most %d", total, maxAnnotationBytes)
 	}
 	return nil
+}
+
+// checkLabelKey wants a key that a selector can name and that people see as it is.
+func checkLabelKey(field, k string) *borgpb.Refusal {
+	if len(k) == 0 || len(k) > maxLabelKeyBytes {
+		return invalid(field, "the key %q is not 1 to %d bytes long", clip(k, 64), maxLabelKeyBytes)
+	}
+	if !plainKey(k) {
+		return oddKey(field, k)
+	}
+	return nil
+}
+
+// plainKey reports whether a key of a label or annotation has none of the characters that
+// part the terms of a selector, no blanks, and no dash at its end, which takes a key away.
+func plainKey(k string) bool {
+	odd := func(r rune) bool {
+		return !unicode.IsPrint(r) || unicode.IsSpace(r) || strings.ContainsRune(",=!()<>", r)
+	}
+	return utf8.ValidString(k) && !strings.ContainsFunc(k, odd) && !strings.HasSuffix(k, "-")
+}
+
+func oddKey(field, k string) *borgpb.Refusal {
+	return invalid(field, "the key %q has a blank, a control character or one of , = ! ( ) < >, is empty or ends in a dash; want letters, digits and . _ / -", clip(k, 64))
 }

@@ -61,7 +61,7 @@ func (l *testLog) heldWithAllocs() (cpuMilli int64) {
 }
 
 // TestTasksOfAllocsThatStop: a task that stops has lost its alloc, and the charge of the
-// alloc with it. A user who ends allocs in turns holds at most three times the quota.
+// alloc with it. A user who ends allocs in turns holds at most twice the quota.
 func TestTasksOfAllocsThatStop(t *testing.T) {
 	for _, way := range []string{"kill", "resize"} {
 		l := latestQuotaLog(t)
@@ -81,7 +81,7 @@ func TestTasksOfAllocsThatStop(t *testing.T) {
 			l.do(end)
 			res, _ := l.apply(again)
 			refused = res[0].Refusal.GetKind() == borgpb.RefusalKind_REFUSAL_KIND_QUOTA
-			if got := l.heldWithAllocs(); got > 30_000 {
+			if got := l.heldWithAllocs(); got > 20_000 {
 				t.Fatalf("%s, round %d: %d of cpu are held, with a quota of 10,000", way, round, got)
 			}
 			l.fine()
@@ -129,7 +129,7 @@ func TestStopsHoldUpUpdates(t *testing.T) {
 }
 
 // TestDaemonsThatComeAndGo: who has a daemon job leave its machines and come back, again and
-// again, holds at most four times the quota.
+// again, holds at most twice the quota.
 func TestDaemonsThatComeAndGo(t *testing.T) {
 	l := latestQuotaLog(t)
 	l.do(setQuota("u", production, 10_000, tib))
@@ -152,7 +152,7 @@ func TestDaemonsThatComeAndGo(t *testing.T) {
 		}
 		res, _ := l.apply(updateJob(t, "agent", agent(round+1)))
 		refused = refused || res[0].Refusal.GetKind() == borgpb.RefusalKind_REFUSAL_KIND_QUOTA
-		if got := l.held(); got > 40_000 {
+		if got := l.held(); got > 20_000 {
 			t.Fatalf("round %d: %d of cpu are held, with a quota of 10,000", round, got)
 		}
 		l.fine()
@@ -163,7 +163,7 @@ func TestDaemonsThatComeAndGo(t *testing.T) {
 }
 
 // TestPreemptingOnesOwn: work whose own user's work takes its place is charged while it
-// stops, and preempts no more of its own once that holds more than the quota. Another user's
+// stops, and preempts no more of its own once that holds as much as the quota. Another user's
 // preemption charges nothing.
 func TestPreemptingOnesOwn(t *testing.T) {
 	l := latestQuotaLog(t)

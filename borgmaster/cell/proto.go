@@ -86,7 +86,7 @@ func (p *Copy) Proto() *borgpb.Attempt {
 func (c *Cell) MachineProto(m *Machine) *borgpb.Machine {
 	p := m.Alone()
 	st := p.Status
-	st.Limits, st.Reserved = m.limits().Proto(), m.room.taken.others.Proto()
+	st.Limits, st.Reserved = m.Limits().Proto(), m.room.taken.others.Proto()
 	st.Tasks, st.Allocs = uint32(len(m.copies)), uint32(len(m.allocs))
 	st.Drain, st.HeldPorts = c.drainProto(m), c.heldPortsProto(m)
 	return p
@@ -215,6 +215,8 @@ func (c *Cell) updateWaits(u *Update, st *borgpb.UpdateStatus) {
 		if due := c.gateEndNs(u); due < maxTimeNs {
 			st.GateLeftNs = left(due)
 		}
+	case c.waitOfUpdate(u) != "":
+		st.WaitsFor = "tasks to end: " + c.waitOfUpdate(u)
 	case u.down > 0:
 		st.WaitsFor = u.waitsForTask(c.clock.cellNs)
 	}

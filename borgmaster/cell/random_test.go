@@ -342,7 +342,7 @@ func (w *walk) fits(e Event, later []Event) {
 			}
 		}
 	}
-	if limits := m.limits(); !limits.Fits(m.room.capacity) {
+	if limits := m.Limits(); !limits.Fits(m.room.capacity) {
 		w.edges["reclaimed"]++
 	}
 	if p.res.Ports == 0 {

@@ -32,6 +32,8 @@ type request struct {
 	version        uint64
 	user           string
 	refusal        *borgpb.Refusal
+	// Next newer request of the same user; nil if this is the newest, or gone.
+	next *request
 }
 
 // requestsTogether is how many requests lie side by side in memory, as one object.
@@ -138,21 +140,24 @@ func (c *Cell) remember(op *borgpb.Op, res *borgpb.Result) {
 		seq: q.nextSeq, id: op.RequestId, sum: c.now.sum, madeWallNs: min(op.RequestWallNs, c.clock.wallNs+requestMemoryNs), doneWallNs: c.clock.wallNs,
 		index: res.Index, version: res.Version, refusal: res.Refusal,
 	}
+	user := ""
 	if r.asked {
-		r.user = c.jobs.sameUser(op.Principal.GetUser())
+		user = op.Principal.GetUser()
 	}
 	r.uid, _ = parseUID(res.Uid)
 	if res.UpdateUid != "" {
 		r.updateUID, _ = parseUID(res.UpdateUid)
 	}
 	q.nextSeq++
-	q.add(r)
+	of := q.share(user)
+	q.add(r, of)
 	c.dirty(r)
-	c.thinRequests(r.user, c.StateBudget(r.user, measureRequests))
+	c.thinRequests(of, c.StateBudget(user, measureRequests))
 	if len(q.byID) > q.most {
-		// Some at once: finding the user takes longer than the rest.
-		user, most := q.largest()
-		c.thinRequests(user, most-int64(q.most/64+1))
+		// Many at once: finding the user takes longer than the rest. Where many users have few
+		// each, no one loses more than half.
+		of = q.largest()
+		c.thinRequests(of, max(of.count-int64(q.most/64+1), of.count/2))
 	}
 }
 

@@ -40,6 +40,37 @@ func TestRequestsAreBounded(t *testing.T) {
 	}
 }
 
+// TestRequestsOfMany: where many users have few requests each, none loses more than half of them
+// at once.
+func TestRequestsOfMany(t *testing.T) {
+	l := budgetLog(t)
+	const users, each, most = 200, 6, 1000
+	l.c.requests.most = most
+	left := make(map[string]int)
+	for n := range each {
+		for u := range users {
+			user := fmt.Sprint("u", u)
+			op := submitBy(t, user, fmt.Sprint("j", n), service(1, 100, 1, 1))
+			op.RequestId, op.RequestWallNs = fmt.Sprintf("%s-%d", user, n), l.wallNs
+			l.apply(op)
+			if len(l.c.requests.byID) > most {
+				t.Fatalf("%d requests are remembered, want at most %d", len(l.c.requests.byID), most)
+			}
+		}
+	}
+	for _, r := range l.c.requests.byID {
+		left[r.user]++
+	}
+	for u := range users {
+		if n := left[fmt.Sprint("u", u)]; n < each/4 {
+			t.Errorf("of user %d %d requests are remembered, want %d or more", u, n, each/4)
+		}
+	}
+	if err := l.c.Check(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestRequestsOfUser: one who makes more requests than the budget says makes the oldest of
 // them too old to know, and nobody else's.
 func TestRequestsOfUser(t *testing.T) {

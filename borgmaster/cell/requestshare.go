@@ -1,7 +1,6 @@
 package cell
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,8 +10,10 @@ import (
 // budget the user's own oldest are forgotten: one who asks without end makes nobody else's
 // retries too old to know.
 type requestsOf struct {
-	// Oldest first.
-	queue []*request
+	user string
+	// The ends of a list that is linked by request.next; nil if it is empty.
+	oldest, newest *request
+	count          int64
 	// Nil until a request was forgotten early.
 	forgotten *requestMark
 }
@@ -29,24 +30,33 @@ type requestMark struct {
 
 // forgottenOf is the wall time up to which requests of a user may have been forgotten.
 func (q *requests) forgottenOf(user string) int64 {
+	if len(q.marks) == 0 {
+		return 0
+	}
 	if of := q.of[user]; of != nil && of.forgotten != nil {
 		return of.forgotten.wallNs
 	}
 	return 0
 }
 
-// add puts a request behind all others.
-func (q *requests) add(r *request) {
+// add puts a request behind all others, and those of its user.
+func (q *requests) add(r *request, of *requestsOf) {
 	q.byID[r.id] = r
 	q.queue = append(q.queue, r)
-	of := q.share(r.user)
-	of.queue = append(of.queue, r)
+	if r.user = of.user; of.newest == nil {
+		of.oldest = r
+	} else {
+		of.newest.next = r
+	}
+	of.newest = r
+	of.count++
 }
 
+// share returns the part of a user, which is new if the user has none.
 func (q *requests) share(user string) *requestsOf {
 	of := q.of[user]
 	if of == nil {
-		of = new(requestsOf)
+		of = &requestsOf{user: user}
 		q.of[user] = of
 	}
 	return of
@@ -59,36 +69,38 @@ func (c *Cell) dropRequest(r *request) {
 	r.gone = true
 	c.dirty(r)
 	of := q.of[r.user]
-	of.queue[0] = nil
-	of.queue = of.queue[1:]
-	q.dropEmpty(r.user, of)
+	if of.oldest = r.next; of.oldest == nil {
+		of.newest = nil
+	}
+	r.next = nil
+	of.count--
+	q.dropEmpty(of)
 }
 
-func (q *requests) dropEmpty(user string, of *requestsOf) {
-	if len(of.queue) == 0 && of.forgotten == nil {
-		delete(q.of, user)
+func (q *requests) dropEmpty(of *requestsOf) {
+	if of.count == 0 && of.forgotten == nil {
+		delete(q.of, of.user)
 	}
 }
 
-// largest is the user with the most requests, and their number.
-func (q *requests) largest() (user string, most int64) {
-	for u, of := range q.of {
-		if n := int64(len(of.queue)); n > most || n == most && u < user {
-			user, most = u, n
+// largest returns the part of the user with the most requests.
+func (q *requests) largest() (most *requestsOf) {
+	for _, of := range q.of {
+		if most == nil || of.count > most.count || of.count == most.count && of.user < most.user {
+			most = of
 		}
 	}
-	return user, most
+	return most
 }
 
 // thinRequests forgets the oldest requests of a user beyond that number.
-func (c *Cell) thinRequests(user string, most int64) {
+func (c *Cell) thinRequests(of *requestsOf, most int64) {
 	q := &c.requests
-	of := q.of[user]
-	for int64(len(of.queue)) > most {
-		r := of.queue[0]
+	for of.count > most {
+		r := of.oldest
 		if of.forgotten == nil {
-			of.forgotten = &requestMark{user: user}
-			at, _ := slices.BinarySearchFunc(q.marks, user, compareRequestMark)
+			of.forgotten = &requestMark{user: of.user}
+			at, _ := slices.BinarySearchFunc(q.marks, of.user, compareRequestMark)
 			q.marks = slices.Insert(q.marks, at, of.forgotten)
 		}
 		// Forgotten early, so the clock alone would not tell it from a new one.
@@ -111,7 +123,7 @@ func (c *Cell) expireRequestMarks() {
 		}
 		of := q.of[m.user]
 		of.forgotten, m.gone = nil, true
-		q.dropEmpty(m.user, of)
+		q.dropEmpty(of)
 		c.dirty(m)
 		return true
 	})
@@ -133,13 +145,11 @@ func (q *requests) check() error {
 	}
 	marks := 0
 	for user, of := range q.of {
-		byUser -= len(of.queue)
+		byUser -= int(of.count)
 		if of.forgotten != nil {
 			marks++
 		}
-		if len(of.queue) == 0 && of.forgotten == nil ||
-			!slices.IsSortedFunc(of.queue, func(a, b *request) int { return cmp.Compare(a.seq, b.seq) }) ||
-			slices.ContainsFunc(of.queue, func(r *request) bool { return r.gone || r.user != user }) {
+		if !of.isInOrder() || of.user != user || of.count == 0 && of.forgotten == nil {
 			return fmt.Errorf("the requests of %q are out of order", user)
 		}
 	}
@@ -147,6 +157,20 @@ func (q *requests) check() error {
 		return fmt.Errorf("requests: %d by id, %d in order, %d too few or many by user, %d marks of %d", len(q.byID), live, byUser, len(q.marks), marks)
 	}
 	return nil
+}
+
+// isInOrder reports whether the list has count requests of the user, oldest first.
+func (of *requestsOf) isInOrder() bool {
+	var last *request
+	n := int64(0)
+	for r := of.oldest; r != nil; r = r.next {
+		if r.gone || r.user != of.user || last != nil && last.seq >= r.seq {
+			return false
+		}
+		last = r
+		n++
+	}
+	return n == of.count && last == of.newest
 }
 
 func (m *requestMark) appendKey(b []byte) []byte {

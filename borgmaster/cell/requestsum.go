@@ -1,10 +1,10 @@
 package cell
 
 import (
-	"crypto/sha256"
 	"encoding/binary"
 	"slices"
 
+	"github.com/cespare/xxhash/v2"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"borg/proto/borgpb"
@@ -37,16 +37,17 @@ const (
 )
 
 // requestSum is a hash of what an encoded op asks for. It is the same for all tries of
-// one request, and differs between requests. The encoding sorts the entries of maps.
+// one request, and differs between requests: it finds mistakes, and a user who finds two ops of
+// one sum is told the answer to the first. The encoding sorts the entries of maps.
 func requestSum(op []byte) uint64 {
-	hash := sha256.New()
+	// Most ops fit into room, and allocate nothing.
+	var room [512]byte
+	b := slices.Grow(room[:0], len(op))
 	write := func(field protowire.Number, number uint64, value []byte) {
-		var head [3 * binary.MaxVarintLen64]byte
-		b := binary.AppendUvarint(head[:0], uint64(field))
+		b = binary.AppendUvarint(b, uint64(field))
 		b = binary.AppendUvarint(b, number)
 		b = binary.AppendUvarint(b, uint64(len(value)))
-		hash.Write(b)
-		hash.Write(value)
+		b = append(b, value...)
 	}
 	everyField(op, func(field protowire.Number, number uint64, value []byte) {
 		if field != unreadField && field < payloadField {
@@ -77,7 +78,7 @@ func requestSum(op []byte) uint64 {
 			last = inner
 		})
 	})
-	return binary.BigEndian.Uint64(hash.Sum(nil))
+	return xxhash.Sum64(b)
 }
 
 // sumOf is the requestSum of an op that has a request id.

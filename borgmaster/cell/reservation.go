@@ -72,8 +72,9 @@ func (p *Copy) Reservation() (res Resources, setNs int64, ok bool) {
 	return p.held().others, p.estimate.setNs, true
 }
 
-// limits is the sum of the limits of what holds the machine's own room.
-func (m *Machine) limits() Resources {
+// Limits is the sum of the limits of what holds the machine's own room: copies that are in
+// no alloc, allocs and volumes.
+func (m *Machine) Limits() Resources {
 	sum := sumLimits(m.copies, nil)
 	for _, a := range m.allocs {
 		sum = sum.Add(*a.res())

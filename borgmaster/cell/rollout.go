@@ -426,9 +426,9 @@ func (c *Cell) checkRollback(j *Job) (*Spec, uint32, *borgpb.Refusal) {
 	if r == nil && !stands(j.Kind()) {
 		r = c.checkSize(j, tasks)
 	}
-	if r == nil {
-		// Its spec is charged for already; tasks that come back are not.
-		if !stands(j.Kind()) {
+	// Its spec is charged for already; tasks that come back are not.
+	if r == nil && !stands(j.Kind()) {
+		if r = c.checkAfterExtra(j, j.specs, tasks); r == nil {
 			r = c.checkCharge(j.key, j.charged, j.chargeWith(j.specs, tasks))
 		}
 	}

@@ -124,9 +124,7 @@ func (c *Cell) hold(p *Copy) {
 
 // release takes a copy's place away.
 func (c *Cell) release(p *Copy) {
-	if p.stopCharged {
-		c.setStopCharge(p, false)
-	}
+	c.setStopCharge(p, notStopCharged)
 	c.setNote(p, nil)
 	if p.wait != nil {
 		p.wait.drop()
@@ -182,9 +180,7 @@ func (c *Cell) victimEnded(p *Copy) {
 
 // detach moves a copy's place out of its alloc into the machine's own room.
 func (c *Cell) detach(p *Copy) {
-	if p.stopCharged {
-		c.setStopCharge(p, false)
-	}
+	c.setStopCharge(p, notStopCharged)
 	a := p.alloc
 	a.room.sub(p.held())
 	a.room.dropDevices(p.Devices())

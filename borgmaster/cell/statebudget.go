@@ -103,11 +103,21 @@ type stateBudgets struct {
 }
 
 // StateBudget returns how much of a measure a user may hold.
-func (c *Cell) StateBudget(user string, m Measure) int64 {
-	for _, of := range [...]string{user, ""} {
-		if b := c.stateBudgets.byUser[of]; b != nil && b.amounts[m] != 0 {
-			return b.amounts[m]
-		}
+func (c *Cell) StateBudget(user string, m Measure) int64 { return c.stateBudgets.of(user).amount(m) }
+
+// userBudget is what binds one user: the user's own budget and the default of all users; nil
+// where there is none.
+type userBudget struct{ own, all *stateBudget }
+
+func (s *stateBudgets) of(user string) userBudget { return userBudget{s.byUser[user], s.byUser[""]} }
+
+// amount returns how much of a measure the user may hold.
+func (u userBudget) amount(m Measure) int64 {
+	if u.own != nil && u.own.amounts[m] != 0 {
+		return u.own.amounts[m]
+	}
+	if u.all != nil && u.all.amounts[m] != 0 {
+		return u.all.amounts[m]
 	}
 	return measures[m].user
 }
@@ -138,34 +148,49 @@ func (c *Cell) askedByAdmin() bool {
 // cell more than its total. priority is that of the object: production may use the
 // reserve of the total, and so may an admin, whom the user's budget does not bind.
 func (c *Cell) checkState(user string, priority int32, more *StateUse) *borgpb.Refusal {
-	isAdmin := c.askedByAdmin()
 	used, all := c.stateInTrial(user)
-	for _, m := range Measures {
-		if more[m] <= 0 {
+	budget := c.stateBudgets.of(user)
+	for i, n := range more {
+		if n <= 0 {
 			continue
 		}
+		m := Measure(i)
+		holds, total := used[m], all[m]
 		if m == measureTasks {
-			// What is new may count on what stops: it is charged once.
+			// What is new may count on what the user stops: it is charged once.
 			stops := c.stopUseOf(user).copies
-			used[m] += stops - min(stops, more[m])
+			holds += stops - min(stops, n)
+			total += c.stopCopies - min(stops, n)
 		}
-		if most := c.StateBudget(user, m); used[m]+more[m] > most && !isAdmin {
-			return c.overBudget(user, m, used[m], more[m], most)
+		if most := budget.amount(m); holds+n > most && !c.askedByAdmin() {
+			return c.overBudget(user, m, holds, n, most)
 		}
-		most, reserved := StateTotal(m)
-		if !isAdmin && !isProd(priority) {
-			most -= reserved
-		}
-		if n := all[m]; n+more[m] > most {
-			text := fmt.Sprintf("the cell has %d %s, and this asks for %d more; at most %d", n, measures[m].what, more[m], most)
-			if reserved > 0 && !isAdmin && !isProd(priority) {
-				text += fmt.Sprintf(" below production: %d more are reserved for production and admins", reserved)
-			}
-			return limit("", "%s. End jobs or alloc sets; borgcfg quota list shows who holds what", text)
+		if r := c.checkStateTotal(m, priority, total, n); r != nil {
+			return r
 		}
 	}
 	c.holdInTrial(user, more)
 	return nil
+}
+
+// checkStateTotal refuses more of a measure than the cell may hold in all.
+func (c *Cell) checkStateTotal(m Measure, priority int32, all, more int64) *borgpb.Refusal {
+	most, reserved := StateTotal(m)
+	if all+more <= most-reserved {
+		return nil
+	}
+	mayUseReserve := isProd(priority) || c.askedByAdmin()
+	if !mayUseReserve {
+		most -= reserved
+	}
+	if all+more <= most {
+		return nil
+	}
+	text := fmt.Sprintf("the cell has %d %s, and this asks for %d more; at most %d", all, measures[m].what, more, most)
+	if reserved > 0 && !mayUseReserve {
+		text += fmt.Sprintf(" below production: %d more are reserved for production and admins", reserved)
+	}
+	return limit("", "%s. End jobs or alloc sets; borgcfg quota list shows who holds what", text)
 }
 
 // overBudget says what the budget of a user is, what he uses, and what to do.
@@ -313,7 +338,7 @@ func (c *Cell) setStateBudget(user string, amounts StateUse) {
 	slices.Sort(c.graveyard.crowded)
 	for _, asker := range slices.Sorted(maps.Keys(c.requests.of)) {
 		if user == "" || user == asker {
-			c.thinRequests(asker, c.StateBudget(asker, measureRequests))
+			c.thinRequests(c.requests.of[asker], c.StateBudget(asker, measureRequests))
 		}
 	}
 }

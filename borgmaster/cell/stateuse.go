@@ -66,11 +66,7 @@ type stateUse struct {
 
 // count adds times times what o says to what a user holds.
 func (s *stateUse) count(user string, o *StateUse, times int64) {
-	u := s.byUser[user]
-	if u == nil {
-		u = new(StateUse)
-		s.byUser[user] = u
-	}
+	u := s.of(user)
 	u.add(o, times)
 	s.cell.add(o, times)
 	if u.isZero() {
@@ -83,9 +79,22 @@ func (s *stateUse) countOne(user string, m Measure, n int64) {
 	if n == 0 {
 		return
 	}
-	var o StateUse
-	o[m] = n
-	s.count(user, &o, 1)
+	u := s.of(user)
+	u[m] += n
+	s.cell[m] += n
+	if u.isZero() {
+		delete(s.byUser, user)
+	}
+}
+
+// of returns what a user holds, for a change.
+func (s *stateUse) of(user string) *StateUse {
+	u := s.byUser[user]
+	if u == nil {
+		u = new(StateUse)
+		s.byUser[user] = u
+	}
+	return u
 }
 
 // bytesOf is what one version of a spec is charged: what its bytes and what they say take
@@ -193,7 +202,7 @@ func (c *Cell) StateUseOf(user string) (u StateUse) {
 	u[measureFiles], u[measureFileBytes] = int64(files.files), int64(files.bytes)
 	u[measureSecrets] = int64(c.secretsOf(user))
 	if of := c.requests.of[user]; of != nil {
-		u[measureRequests] = int64(len(of.queue))
+		u[measureRequests] = of.count
 	}
 	return u
 }
@@ -201,6 +210,7 @@ func (c *Cell) StateUseOf(user string) (u StateUse) {
 // CellStateUse is what all users hold.
 func (c *Cell) CellStateUse() StateUse {
 	u := c.stateUse.cell
+	u[measureTasks] += c.stopCopies
 	u[measureFiles], u[measureFileBytes] = int64(len(c.files.list)), int64(c.files.bytes)
 	u[measureSecrets] = int64(len(c.secrets.list))
 	u[measureRequests] = int64(len(c.requests.byID))
@@ -215,6 +225,9 @@ func (c *Cell) StateUsers() []string {
 		all[user] = true
 	}
 	for user := range c.files.of {
+		all[user] = true
+	}
+	for user := range c.stopUse {
 		all[user] = true
 	}
 	for user := range c.requests.of {

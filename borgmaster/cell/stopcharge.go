@@ -23,22 +23,38 @@ import (
 type stopUse struct {
 	copies int64
 	charge charge
+	// The same of copies that will be charged when their tasks, which wait, have the next copy.
+	coveredCopies int64
+	covered       charge
 }
 
-// needsStopCharge reports whether a copy stops and the charge of its task does not cover it.
-func (p *Copy) needsStopCharge() bool {
+// stopCharging tells how a copy is charged while it stops.
+type stopCharging uint8
+
+const (
+	notStopCharged stopCharging = iota
+	// Its task waits, whose charge covers it until there is another copy.
+	stopCovered
+	// Apart from its task.
+	stopCharged
+)
+
+// stopCharging returns how a copy is to be charged.
+func (p *Copy) stopCharging() stopCharging {
 	if p.state != attemptStopping {
-		return false
+		return notStopCharged
 	}
 	t := p.row()
 	if t == nil || t.state == stateDead {
-		return true
+		return stopCharged
 	}
 	if p.stop == nil || !p.stop.atWill() {
-		return false
+		return notStopCharged
 	}
-	// The charge of a task that waits is that of its last copy.
-	return p.attempt != t.attempt || p.alloc == nil && p.job.onlyInAllocs()
+	if p.attempt == t.attempt && (p.alloc != nil || !p.job.onlyInAllocs()) {
+		return stopCovered
+	}
+	return stopCharged
 }
 
 // atWill reports whether the user of a copy can have it stop at will: the cell alone gives
@@ -77,15 +93,15 @@ func (c *Cell) preemptedByOwn(p *Copy) {
 	c.reviewStopCharge(p)
 }
 
-// reviewStopCharge is called after each change of what needsStopCharge depends on.
-func (c *Cell) reviewStopCharge(p *Copy) {
-	if now := p.needsStopCharge(); now != p.stopCharged {
-		c.setStopCharge(p, now)
-	}
-}
+// reviewStopCharge is called after each change of what stopCharging depends on.
+func (c *Cell) reviewStopCharge(p *Copy) { c.setStopCharge(p, p.stopCharging()) }
 
 // setStopCharge begins or ends to charge a copy that stops.
-func (c *Cell) setStopCharge(p *Copy, charged bool) {
+func (c *Cell) setStopCharge(p *Copy, now stopCharging) {
+	was := p.stopCharged
+	if now == was {
+		return
+	}
 	user := p.job.key.User
 	u := c.stopUse[user]
 	if u == nil {
@@ -96,29 +112,38 @@ func (c *Cell) setStopCharge(p *Copy, charged bool) {
 		c.stopUse[user] = u
 	}
 	one := p.stopCharge()
-	p.stopCharged = charged
-	if charged {
-		u.copies++
-		u.charge = u.charge.plus(one)
-		c.chargeUser(user, nil, one)
-	} else {
+	p.stopCharged = now
+	switch was {
+	case stopCovered:
+		u.coveredCopies--
+		u.covered = u.covered.minus(one)
+	case stopCharged:
 		u.copies--
+		c.stopCopies--
 		u.charge = u.charge.minus(one)
 		c.chargeUser(user, one, nil)
 	}
-	if u.copies == 0 {
+	switch now {
+	case stopCovered:
+		u.coveredCopies++
+		u.covered = u.covered.plus(one)
+	case stopCharged:
+		u.copies++
+		c.stopCopies++
+		u.charge = u.charge.plus(one)
+		c.chargeUser(user, nil, one)
+	default:
+		if !slices.Contains(c.now.eased, user) {
+			c.now.eased = append(c.now.eased, user)
+		}
+	}
+	if u.copies+u.coveredCopies == 0 {
 		delete(c.stopUse, user)
 	}
 }
 
-// stopCharge returns the charge of a copy that stops: that of its task, but nothing for a
-// saver.
-func (p *Copy) stopCharge() charge {
-	if p.job.saving != nil {
-		return nil
-	}
-	return p.chargeKept()
-}
+// stopCharge returns the charge of a copy that stops: that of its task.
+func (p *Copy) stopCharge() charge { return p.chargeKept() }
 
 // reviewStopCharges is reviewStopCharge for the past copies of a task.
 func (c *Cell) reviewStopCharges(t *Task) {
@@ -130,10 +155,10 @@ func (c *Cell) reviewStopCharges(t *Task) {
 // deriveStopCharges computes all stop charges. It must run before countUse: while
 // quotas.used is nil chargeUser does nothing, so that nothing is charged twice.
 func (c *Cell) deriveStopCharges() {
-	c.stopUse = nil
+	c.stopUse, c.stopCopies = nil, 0
 	for _, m := range c.machineList {
 		for _, p := range m.copies {
-			p.stopCharged = false
+			p.stopCharged = notStopCharged
 			c.reviewStopCharge(p)
 		}
 	}
@@ -212,29 +237,23 @@ func (c *Cell) stopsExceed(user string, of *item) bool {
 	if c.quotas.used == nil {
 		return false
 	}
-	stops := c.stopUseOf(user).charge.of(of)
-	most := c.quotas.used[user].of(of).minus(stops)
-	if q := c.QuotaOf(user, of.band); q != nil {
-		if granted := chargeOf(of.band, &q.limit, 1).of(of); granted.compare(most) > 0 {
-			most = granted
-		}
-	}
-	return stops.compare(most) > 0
+	return c.stopUseOf(user).charge.of(of).compare(c.mostStops(user, of)) > 0
 }
 
 // PreemptsOwn reports whether work of a user may take the place of the user's own work of a
-// band now: not while copies of it that stop hold more than the quota, as in checkStops. Each
-// such preemption could add as much again.
+// band now: not while copies of it that stop hold as much as the quota, or as what runs if
+// that is more. Each such preemption could add as much again.
 func (c *Cell) PreemptsOwn(user string, band borgpb.Band) bool {
 	u := c.stopUse[user]
 	if u == nil {
 		return true
 	}
-	if u.copies > c.StateBudget(user, measureTasks) {
+	if u.copies+u.coveredCopies >= c.StateBudget(user, measureTasks) {
 		return false
 	}
-	for i := range u.charge {
-		if w := &u.charge[i]; w.band == band && c.stopsExceed(user, w) {
+	stops := u.charge.plus(u.covered)
+	for i := range stops {
+		if w := &stops[i]; w.band == band && c.quotas.used != nil && w.n.compare(c.mostStops(user, w)) >= 0 {
 			return false
 		}
 	}
@@ -243,25 +262,38 @@ func (c *Cell) PreemptsOwn(user string, band borgpb.Band) bool {
 
 // checkStopCharges compares the stop charges with those computed from the copies.
 func (c *Cell) checkStopCharges() error {
-	want := make(map[string]int64)
-	sums := make(map[string]charge)
+	want, copies := make(map[string]*stopUse), int64(0)
 	for _, m := range c.machineList {
 		for _, p := range m.copies {
-			if p.stopCharged != p.needsStopCharge() {
-				return fmt.Errorf("copy %v (%d) needs a stop charge: %t, kept as %t", p.ID(), p.state, p.needsStopCharge(), p.stopCharged)
+			now := p.stopCharging()
+			if p.stopCharged != now {
+				return fmt.Errorf("copy %v (%d) needs a stop charge: %d, kept as %d", p.ID(), p.state, now, p.stopCharged)
 			}
-			if p.stopCharged {
-				want[p.job.key.User]++
-				sums[p.job.key.User] = sums[p.job.key.User].plus(p.stopCharge())
+			if now == notStopCharged {
+				continue
+			}
+			u := want[p.job.key.User]
+			if u == nil {
+				u = new(stopUse)
+				want[p.job.key.User] = u
+			}
+			if now == stopCharged {
+				u.copies++
+				copies++
+				u.charge = u.charge.plus(p.stopCharge())
+			} else {
+				u.coveredCopies++
+				u.covered = u.covered.plus(p.stopCharge())
 			}
 		}
 	}
-	if len(want) != len(c.stopUse) {
-		return fmt.Errorf("copies of %d users stop, kept for %d", len(want), len(c.stopUse))
+	if len(want) != len(c.stopUse) || copies != c.stopCopies {
+		return fmt.Errorf("%d copies of %d users stop, kept as %d of %d", copies, len(want), c.stopCopies, len(c.stopUse))
 	}
 	for user, n := range want {
-		if u := c.stopUseOf(user); u.copies != n || u.charge.words() != sums[user].words() {
-			return fmt.Errorf("%d copies of %s stop and are charged %s, kept as %d and %s", n, user, sums[user].words(), u.copies, u.charge.words())
+		u := c.stopUseOf(user)
+		if u.copies != n.copies || u.coveredCopies != n.coveredCopies || !slices.Equal(u.charge, n.charge) || !slices.Equal(u.covered, n.covered) {
+			return fmt.Errorf("copies of %s that stop are charged %+v, kept as %+v", user, *n, u)
 		}
 	}
 	return nil

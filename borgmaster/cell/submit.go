@@ -52,12 +52,13 @@ func (c *Cell) submit(key JobKey, spec *Spec, labels, annotations map[string]str
 	spec.job, spec.Version = j, 1
 	j.specs = append(j.own.specs[:0], spec)
 	c.addJob(j)
-	u := j.stateUse()
-	c.stateUse.count(key.User, &u, 1)
 	c.stand(j)
 	if !stands(spec.Proto.Kind) {
-		c.grow(j, spec.Proto.Tasks)
+		c.addRows(j, spec.Proto.Tasks)
+		c.recharge(j)
 	}
+	u := j.stateUse()
+	c.stateUse.count(key.User, &u, 1)
 	c.limitDomains(j)
 	c.dirty(spec)
 	c.dirty(j)
@@ -174,6 +175,9 @@ func checkKey(key JobKey) *borgpb.Refusal {
 // name space, and only what is dead gives way.
 func (c *Cell) checkFree(key JobKey) *borgpb.Refusal {
 	if s := c.stateOfKey(key); (s == stateNone || s == stateDead) && !c.madeInTrial(key) {
+		if c.endingOf(key) {
+			return badState(key.String(), "jobs that end with the one of that name are still being ended; try again in a moment")
+		}
 		return nil
 	}
 	what := "a job"
@@ -200,8 +204,16 @@ func (c *Cell) addJob(j *Job) {
 	c.ownerBegins(j.key)
 }
 
-// grow adds pending tasks up to n.
+// grow adds pending tasks up to n, and charges them.
 func (c *Cell) grow(j *Job, n uint32) {
+	was := len(j.rows)
+	c.addRows(j, n)
+	c.countTasksOf(j, len(j.rows)-was)
+	c.recharge(j)
+}
+
+// addRows adds pending tasks up to n.
+func (c *Cell) addRows(j *Job, n uint32) {
 	first := uint32(len(j.rows))
 	chunk := j.own.task[:]
 	if n == 1 && j.rows == nil {
@@ -217,8 +229,6 @@ func (c *Cell) grow(j *Job, n uint32) {
 		j.waiting.set(t.index)
 	}
 	c.countTasks(j, statePending, len(chunk))
-	c.countTasksOf(j, len(chunk))
-	c.recharge(j)
 }
 
 func (c *Cell) checkKillJob(o *borgpb.KillJob) (commit, *borgpb.Refusal) {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 	"time"
+	"unsafe"
 
 	"borg/proto/borgpb"
 )
@@ -79,6 +80,14 @@ func BenchmarkSubmit(b *testing.B) {
 	b.ReportMetric(float64(allocs)/jobs, "allocs/submit")
 	b.ReportMetric(float64(objects)/jobs, "objects_kept/submit")
 	b.ReportMetric(float64(bytes)/jobs, "bytes_kept/submit")
+}
+
+// TestJobSize keeps a job within the size that the allocator gives it: one more word makes each
+// job 64 bytes larger.
+func TestJobSize(t *testing.T) {
+	if size := unsafe.Sizeof(Job{}); size > 512 {
+		t.Errorf("a Job has %d bytes, more than the 512 that the allocator gives; the next size is 576", size)
+	}
 }
 
 // heapNow is what is left after a collection.

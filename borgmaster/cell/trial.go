@@ -119,18 +119,20 @@ func (c *Cell) chargeInTrial(user string, was, wants charge) {
 }
 
 // stateInTrial returns what a user and the cell hold of the state, including the earlier ops
-// of a trial.
-func (c *Cell) stateInTrial(user string) (used, all StateUse) {
-	if u := c.stateUse.byUser[user]; u != nil {
-		used = *u
+// of a trial. Both are for reading only.
+func (c *Cell) stateInTrial(user string) (used, all *StateUse) {
+	used, all = c.stateUse.byUser[user], &c.stateUse.cell
+	if used == nil {
+		used = new(StateUse)
 	}
-	all = c.stateUse.cell
-	if t := c.now.trial; t != nil {
-		of := t.state[user]
-		used.add(&of, 1)
-		all.add(&t.cell, 1)
+	t := c.now.trial
+	if t == nil {
+		return used, all
 	}
-	return used, all
+	ofUser, ofCell := t.state[user], t.cell
+	ofUser.add(used, 1)
+	ofCell.add(all, 1)
+	return &ofUser, &ofCell
 }
 
 // holdInTrial records what the op being checked would add to the state.

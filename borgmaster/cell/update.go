@@ -101,6 +101,9 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 	changes := r == nil && (!spec.same(j.latest()) || j.outdated())
 	if changes {
 		if r = c.checkSpecBounds(j.key.User, spec); r == nil {
+			r = c.checkAfterExtra(j, c.specsWith(j, spec), size)
+		}
+		if r == nil {
 			r = c.checkJobQuota(j.key, j, spec, size+spec.Proto.Update.GetSurge())
 		}
 		if r == nil && j.Kind() != borgpb.JobKind_JOB_KIND_CRON {
@@ -189,6 +192,7 @@ func (c *Cell) beginUpdate(j *Job, spec *Spec, next Update, why string) {
 		next.progressNs = c.clock.cellNs
 	}
 	*u = next
+	c.noteRolling(j)
 	c.jobRefs.remove(j)
 	spec.job, spec.Version = j, j.version
 	j.specs = append(j.specs, spec)
@@ -261,6 +265,7 @@ func (c *Cell) endUpdate(j *Job, to borgpb.UpdateState, reason string) {
 	if to == borgpb.UpdateState_UPDATE_STATE_DONE && u.stable != 0 {
 		u.closeNs = min(c.clock.cellNs+cmp.Or(u.policy.closeAfterNs, updateOpenNs), maxTimeNs)
 	}
+	c.noteRolling(j)
 	if u.surge > 0 {
 		c.recharge(j)
 	}
@@ -365,7 +370,7 @@ func (c *Cell) rollTask(u *Update, t *Task, spec *Spec, memo *changeMemo) rollRe
 		c.dirty(t)
 		c.dirty(u)
 		return rolled
-	case c.lapsed(u) || !again && !c.mayDisturb(u):
+	case c.lapsed(u) || c.holdForStops(t.cur) || !again && !c.mayDisturb(u):
 		return batchFull
 	case !again && (u.besideUpdated(t) || c.domainFull(u, t, memo)):
 		return besideOthers

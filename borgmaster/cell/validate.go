@@ -41,6 +41,8 @@ func checkJobSpec(key JobKey, s *borgpb.JobSpec, format uint32) *borgpb.Refusal 
 		return invalid("spec.max_failures", "%d is over %d", s.MaxFailures, maxFailures)
 	case s.Gang && s.Tasks > maxGangTasks:
 		return limit("spec.gang", "%d tasks; a gang has at most %d", s.Tasks, maxGangTasks)
+	case s.Gang && s.MaxRunning > 0 && s.MaxRunning < s.Tasks:
+		return invalid("spec.max_running", "a gang starts as a whole, and %d of its %d tasks may run at once; leave out one or the other", s.MaxRunning, s.Tasks)
 	case s.Cron != nil && s.Kind != borgpb.JobKind_JOB_KIND_CRON:
 		return invalid("spec.cron", "only a cron job has one")
 	case len(s.Overrides) > maxOverrides:

@@ -134,7 +134,7 @@ func (c *Cell) notTaken(p *Placement, a *asker, victim string, priority int32, i
 	switch {
 	case a.by.Never() || !MayPreempt(a.by.Priority, priority):
 	case !c.PreemptsOwn(a.by.User, BandOf(priority)):
-		why = ": what stops of user " + a.by.User + " holds more than the quota, so its work preempts none of its own"
+		why = ": what stops of user " + a.by.User + " holds as much as the quota, so its work preempts none of its own"
 	default:
 		why = ": within " + BandName(BandOf(priority)) + " nobody takes the place of others"
 	}

@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"path"
 	"slices"
 	"strings"
 
@@ -20,7 +21,7 @@ func checkVolumes(named []*borgpb.Volume, field string, paths bool) *borgpb.Refu
 			return invalid(field, "volume %s is named twice", v.Name)
 		case !paths && v.Path != "":
 			return invalid(field, "volume %s of an alloc set has no path: the tasks in it say where they see it", v.Name)
-		case paths && (len(v.Path) < 2 || v.Path[0] != '/' || len(v.Path) > maxPathBytes || strings.ContainsRune(v.Path, 0)):
+		case paths && (path.Clean(v.Path) == "/" || !path.IsAbs(v.Path) || len(v.Path) > maxPathBytes || strings.ContainsRune(v.Path, 0)):
 			return invalid(field, "volume %s: %q is not an absolute path below /", v.Name, clip(v.Path, 128))
 		case paths && slices.ContainsFunc(named[:i], func(o *borgpb.Volume) bool { return o.Path == v.Path }):
 			return invalid(field, "two volumes at %s", clip(v.Path, 128))

@@ -145,7 +145,7 @@ func checkProbe(h *borgpb.HealthCheck, ports []string) *borgpb.Refusal {
 // checkPaths requires clean paths, and mounts that hide neither the root nor the directories
 // that every task needs.
 func checkPaths(t *borgpb.TaskSpec) *borgpb.Refusal {
-	clean := func(p string) bool { return p == "/" || path.Clean(p) == strings.TrimSuffix(p, "/") }
+	clean := func(p string) bool { return p == "/" || p != "//" && path.Clean(p) == strings.TrimSuffix(p, "/") }
 	bad := func(field, p string) *borgpb.Refusal {
 		return invalid(field, "%q has empty, . or .. parts; write %s", clip(p, 128), clip(path.Clean(p), 128))
 	}
@@ -188,11 +188,8 @@ func (c *Cell) checkPriorityIn(set *AllocSet, s *borgpb.JobSpec) *borgpb.Refusal
 // checkSetPriority refuses a priority of an alloc set below that of a live job of its owner
 // that uses it or waits for it.
 func (c *Cell) checkSetPriority(key JobKey, priority int32) *borgpb.Refusal {
-	for j := range c.JobsAfter(JobKey{User: key.User}) {
+	for _, j := range c.jobRefs.inSet[key] {
 		if j.key.User != key.User {
-			return nil
-		}
-		if j.deathSeq != 0 {
 			continue
 		}
 		for _, s := range j.specs {

@@ -36,6 +36,9 @@ func TestNothingIsFree(t *testing.T) {
 		refused(submitSet(t, "pool", &borgpb.AllocSetSpec{Allocs: 1, Priority: priority, Resources: &borgpb.Resources{CpuMilli: 1000}}), "spec.resources", "how much cpu and memory")
 	}
 	l.do(asUser("u", submitJob(t, "good", service(1, 200, 1000, 1<<30))))
+	gang := service(3, 200, 1000, 1<<30)
+	gang.Gang, gang.MaxRunning = true, 2
+	refused(submitJob(t, "gang", gang), "spec.max_running", "a gang starts as a whole")
 	refused(updateJob(t, "good", service(1, 200, 1000, 0)), "spec.task.resources", "how much cpu and memory")
 
 	// What the cell fills in counts, and the cell itself is not asked.

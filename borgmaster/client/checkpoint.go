@@ -16,8 +16,8 @@ type KeptBy struct {
 
 // ListCheckpoints asks every replica what it has kept, one after the other.
 func (c *Client) ListCheckpoints(ctx context.Context) []KeptBy {
-	all := make([]KeptBy, len(c.replicas))
-	for i, r := range c.replicas {
+	all := make([]KeptBy, len(c.config.Masters))
+	for i, r := range c.named() {
 		ctx, cancel := context.WithTimeout(ctx, min(tryTimeout, c.config.Timeout))
 		kept, err := borgrpc.NewCheckpointServiceClient(r.conn).ListCheckpoints(ctx, &borgrpc.ListCheckpointsRequest{})
 		cancel()
@@ -34,7 +34,7 @@ func (c *Client) ListCheckpoints(ctx context.Context) []KeptBy {
 // something has come.
 func (c *Client) SaveCheckpoint(ctx context.Context, addr string, req *borgrpc.SaveCheckpointRequest, f func(*borgrpc.SaveCheckpointResponse) error) error {
 	const what = "get a checkpoint"
-	for _, r := range c.replicas {
+	for _, r := range c.all() {
 		if r.addr == addr {
 			s, err := borgrpc.NewCheckpointServiceClient(r.conn).SaveCheckpoint(ctx, req)
 			if err == nil {

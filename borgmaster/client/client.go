@@ -22,7 +22,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -87,10 +86,17 @@ func (c *Config) Validate() error {
 
 // Client talks to one cell.
 type Client struct {
-	config   Config
-	replicas []*replica
+	config Config
+	// Ends with Close, and looking with it.
+	life    context.Context
+	end     context.CancelFunc
+	looking sync.WaitGroup
 
 	mu sync.Mutex // guards what follows
+	// Those of config.Masters, then those of which a master has told. Never changed in place.
+	replicas []*replica
+	// When a master was last asked who the members are because another gave no answer.
+	looked time.Time
 	// Index of the replica that answered last.
 	current int
 	// Index of the one that is elected, as the last answer to a mutation said; -1: nobody
@@ -123,19 +129,14 @@ func New(config Config) (*Client, error) {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
 	c := &Client{config: config, elected: -1, checking: make(chan struct{}, 1)}
-	// The library's own pause between dials grows to two minutes; a cell that
-	// comes back must be found at once.
-	dial := grpc.WithConnectParams(grpc.ConnectParams{
-		Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
-		MinConnectTimeout: 2 * time.Second,
-	})
+	c.life, c.end = context.WithCancel(context.Background())
 	for _, addr := range config.Masters {
-		conn, err := door.Dial(addr, config.Identity, door.AnyMaster(config.Identity), dial)
+		r, err := c.connect(addr)
 		if err != nil {
 			_ = c.Close()
 			return nil, err
 		}
-		c.replicas = append(c.replicas, &replica{addr: addr, conn: conn, master: borgrpc.NewMasterServiceClient(conn)})
+		c.replicas = append(c.replicas, r)
 	}
 	// Spread the users over the replicas.
 	c.current = rand.IntN(len(c.replicas))
@@ -144,8 +145,13 @@ func New(config Config) (*Client, error) {
 
 // Close ends all connections.
 func (c *Client) Close() error {
+	c.mu.Lock()
+	// From here on nothing is added and nothing looked for.
+	c.end()
+	c.mu.Unlock()
+	c.looking.Wait()
 	var errs []error
-	for _, r := range c.replicas {
+	for _, r := range c.all() {
 		r.mutations.close()
 		errs = append(errs, r.conn.Close())
 	}
@@ -223,6 +229,7 @@ func (c *Client) learn(r *replica, said *borgrpc.MutateResponse) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r.number = said.Replica
+	c.meetLocked([]*borgpb.Member{who})
 	if c.elected >= 0 && c.replicas[c.elected].number == who.Id {
 		return
 	}

@@ -88,8 +88,11 @@ type AnswerError struct {
 	Message string
 }
 
-func (e *AnswerError) Error() string {
-	return fmt.Sprintf("%s: the master answered %v: %s", e.What, e.Code, e.Message)
+func (e *AnswerError) Error() string { return e.What + ": " + e.Message }
+
+// Away tells whether the master was not there to answer.
+func (e *AnswerError) Away() bool {
+	return e.Code == codes.Unavailable || e.Code == codes.DeadlineExceeded
 }
 
 // OtherCellError says that the masters at the known addresses are those of
@@ -134,23 +137,14 @@ func (e *UnreachableError) Error() string {
 	return b.String()
 }
 
-// plain is the text of a gRPC error without its wrapping.
+// plain is the text of a gRPC error without its wrapping, and without the address, which
+// is told beside it.
 func plain(err error) string {
-	s, ok := status.FromError(err)
-	if !ok {
-		return err.Error()
+	text := door.Reason(err)
+	if dial, ok := strings.CutPrefix(text, "dial tcp "); ok {
+		_, text, _ = strings.Cut(dial, ": ")
 	}
-	msg := s.Message()
-	if i := strings.LastIndex(msg, "dial tcp "); i >= 0 {
-		msg = strings.Trim(msg[i+len("dial tcp "):], `"`)
-		if _, rest, ok := strings.Cut(msg, ": "); ok {
-			msg = rest
-		}
-	}
-	if s.Code() == codes.DeadlineExceeded {
-		return "no answer in time"
-	}
-	return msg
+	return text
 }
 
 // BrokenStreamError says that an answer ended in the middle.
@@ -171,7 +165,7 @@ func (c *Client) gaveUp(ctx context.Context, what string, began time.Time, faile
 		return fmt.Errorf("%s: %w", what, cause)
 	}
 	e := &UnreachableError{What: what, After: time.Since(began), Replicas: failed}
-	for _, r := range c.replicas {
+	for _, r := range c.all() {
 		err := failed[r.addr]
 		if err == nil {
 			continue
@@ -209,6 +203,10 @@ func answer(what string, err error) error {
 	case codes.FailedPrecondition:
 		return &StateError{s.Message()}
 	default:
-		return &AnswerError{What: what, Code: s.Code(), Message: s.Message()}
+		message := door.Reason(err)
+		if s.Code() == codes.Unimplemented && strings.HasPrefix(message, "unknown ") {
+			message = "the master is of another version and does not know how"
+		}
+		return &AnswerError{What: what, Code: s.Code(), Message: message}
 	}
 }

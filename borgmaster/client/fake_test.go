@@ -47,6 +47,9 @@ type fakeMaster struct {
 	streams int
 	old     bool
 	end     chan struct{}
+	// Who the members are, as it says.
+	members []*borgpb.Member
+	stop    func()
 }
 
 func startMaster(t *testing.T) *fakeMaster {
@@ -61,6 +64,7 @@ func startMaster(t *testing.T) *fakeMaster {
 	borgrpc.RegisterFileServiceServer(s, &fakeFiles{m: m})
 	var running sync.WaitGroup
 	running.Go(func() { _ = s.Serve(l) })
+	m.stop = s.Stop
 	t.Cleanup(func() { s.Stop(); running.Wait() })
 	return m
 }
@@ -132,7 +136,7 @@ func (m *fakeMaster) Mutations(stream borgrpc.MasterService_MutationsServer) err
 func (m *fakeMaster) GetCell(context.Context, *borgrpc.GetCellRequest) (*borgrpc.GetCellResponse, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return &borgrpc.GetCellResponse{CellName: "cell", CellId: m.cellID}, m.err
+	return &borgrpc.GetCellResponse{CellName: "cell", CellId: m.cellID, Members: m.members}, m.err
 }
 
 func (m *fakeMaster) GetJob(context.Context, *borgrpc.GetJobRequest) (*borgrpc.GetJobResponse, error) {

@@ -27,7 +27,11 @@ func call[Req, Resp any](ctx context.Context, c *Client, what string, req *Req,
 // GetCell says who is elected and how the cell is, as the replica that answers
 // sees it.
 func (c *Client) GetCell(ctx context.Context) (*borgrpc.GetCellResponse, error) {
-	return call(ctx, c, "ask for the cell", &borgrpc.GetCellRequest{}, borgrpc.MasterServiceClient.GetCell)
+	resp, err := call(ctx, c, "ask for the cell", &borgrpc.GetCellRequest{}, borgrpc.MasterServiceClient.GetCell)
+	if err == nil {
+		c.meet(resp.Members)
+	}
+	return resp, err
 }
 
 // View is how one replica sees the cell, or why it did not say.
@@ -44,9 +48,9 @@ const surveyTimeout = 2 * time.Second
 // Survey asks every replica how it sees the cell, all at once. The answers come
 // in the order of Config.Masters.
 func (c *Client) Survey(ctx context.Context) []View {
-	views := make([]View, len(c.replicas))
+	views := make([]View, len(c.config.Masters))
 	c.askAll(ctx, func(ctx context.Context, i int, m borgrpc.MasterServiceClient) error {
-		views[i].Addr = c.replicas[i].addr
+		views[i].Addr = c.config.Masters[i]
 		views[i].Cell, views[i].Err = m.GetCell(ctx, &borgrpc.GetCellRequest{})
 		return views[i].Err
 	}, func(i int, err error) { views[i].Err = err })
@@ -62,9 +66,9 @@ type Examined struct {
 
 // Examine asks every replica what is wrong, as Survey does.
 func (c *Client) Examine(ctx context.Context) []Examined {
-	views := make([]Examined, len(c.replicas))
+	views := make([]Examined, len(c.config.Masters))
 	c.askAll(ctx, func(ctx context.Context, i int, m borgrpc.MasterServiceClient) error {
-		views[i].Addr = c.replicas[i].addr
+		views[i].Addr = c.config.Masters[i]
 		views[i].Found, views[i].Err = m.Examine(ctx, &borgrpc.ExamineRequest{})
 		return views[i].Err
 	}, func(i int, err error) { views[i].Err = err })
@@ -76,7 +80,7 @@ func (c *Client) askAll(ctx context.Context, ask func(ctx context.Context, i int
 	ctx, cancel := context.WithTimeout(ctx, min(surveyTimeout, c.config.Timeout))
 	defer cancel()
 	var asking sync.WaitGroup
-	for i, r := range c.replicas {
+	for i, r := range c.named() {
 		asking.Go(func() {
 			if err := ask(ctx, i, r.master); err != nil {
 				failed(i, errors.New(plain(err)))
@@ -368,9 +372,15 @@ func (c *Client) stream(ctx context.Context, what string, f func(ctx context.Con
 		began := time.Now()
 		quiet, cancel := context.WithTimeout(ctx, c.config.Timeout)
 		for n := 0; quiet.Err() == nil; n++ {
-			r := c.replicas[(i+n)%len(c.replicas)]
+			all := c.all()
+			r := all[(i+n)%len(all)]
 			came := false
-			err := f(ctx, r, func() { came = true })
+			err := f(ctx, r, func() {
+				if !came && len(failed) > 0 {
+					c.lookAround(r)
+				}
+				came = true
+			})
 			var stop *stopError
 			if errors.As(err, &stop) {
 				cancel()
@@ -391,7 +401,7 @@ func (c *Client) stream(ctx context.Context, what string, f func(ctx context.Con
 				wait(quiet, pause)
 				break
 			}
-			if (n+1)%len(c.replicas) == 0 {
+			if (n+1)%len(all) == 0 {
 				wait(quiet, pause)
 				pause = min(2*pause, maxPause)
 			}

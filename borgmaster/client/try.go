@@ -21,10 +21,12 @@ type attempt[R any] struct {
 // goroutine owns it; each attempt but the first has a goroutine of its own, which
 // ends with its answer.
 type tries[R any] struct {
-	c     *Client
-	what  string
-	began time.Time
-	f     func(context.Context, *replica) (R, error)
+	c *Client
+	// Who may be asked, as it was known at the beginning.
+	replicas []*replica
+	what     string
+	began    time.Time
+	f        func(context.Context, *replica) (R, error)
 	// The replica that is asked next.
 	next int
 	// How long it is waited for.
@@ -43,16 +45,16 @@ type tries[R any] struct {
 // ask asks the next replica that is not being asked.
 func (t *tries[R]) ask(ctx context.Context) {
 	for t.underway[t.next] {
-		t.next = (t.next + 1) % len(t.c.replicas)
+		t.next = (t.next + 1) % len(t.replicas)
 	}
 	i := t.next
-	t.next = (i + 1) % len(t.c.replicas)
+	t.next = (i + 1) % len(t.replicas)
 	t.underway[i] = true
 	each := t.each
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, each)
 		defer cancel()
-		resp, err := t.f(ctx, t.c.replicas[i])
+		resp, err := t.f(ctx, t.replicas[i])
 		t.answers <- attempt[R]{i, resp, err}
 	}()
 }
@@ -67,7 +69,7 @@ func (t *tries[R]) end() {
 }
 
 func (t *tries[R]) note(a attempt[R]) {
-	if addr := t.c.replicas[a.replica].addr; t.failed[addr] == nil {
+	if addr := t.replicas[a.replica].addr; t.failed[addr] == nil {
 		t.failed[addr] = a.err
 	}
 }
@@ -115,7 +117,8 @@ func tryEach[R any](ctx context.Context, c *Client, what string, each time.Durat
 // soon: it is asked by the goroutine of the caller, and what it takes to ask others is made
 // only when it fails, or is silent for so long that it is no longer waited for alone.
 func tryFrom[R any](ctx context.Context, c *Client, first int, what string, each time.Duration, f func(context.Context, *replica) (R, error)) (R, error) {
-	t := &tries[R]{c: c, what: what, began: time.Now(), f: f, next: (first + 1) % len(c.replicas), each: each, answers: make(chan attempt[R], maxTries)}
+	all := c.all()
+	t := &tries[R]{c: c, replicas: all, what: what, began: time.Now(), f: f, next: (first + 1) % len(all), each: each, answers: make(chan attempt[R], maxTries)}
 	alone, giveUp := context.WithDeadline(ctx, t.began.Add(min(each, c.config.Timeout)))
 	defer giveUp()
 	t.decided.Add(1)
@@ -123,7 +126,7 @@ func tryFrom[R any](ctx context.Context, c *Client, first int, what string, each
 		defer t.decided.Done()
 		t.resp, t.err = t.beside(ctx, first, 0, giveUp)
 	})
-	resp, err := f(alone, c.replicas[first])
+	resp, err := f(alone, all[first])
 	switch inTime := slow.Stop(); {
 	case inTime && err == nil:
 		c.answeredBy(first)
@@ -161,7 +164,7 @@ func (t *tries[R]) beside(ctx context.Context, first int, after time.Duration, g
 			t.end()
 			return none, c.gaveUp(ctx, t.what, t.began, t.failed)
 		case <-next.C:
-			if len(t.underway) < min(maxTries, len(c.replicas)) {
+			if len(t.underway) < min(maxTries, len(t.replicas)) {
 				c.config.Log.Debug("another replica is asked", "waiting", len(t.underway))
 				t.ask(ctx)
 				next.Reset(slowAfter)
@@ -174,9 +177,12 @@ func (t *tries[R]) beside(ctx context.Context, first int, after time.Duration, g
 			if door.Distrusted(a.err) {
 				distrusted[a.replica] = true
 			}
-			if len(distrusted) == len(c.replicas) || !door.Distrusted(a.err) && !again(ctx, a.err) {
+			if len(distrusted) == len(t.replicas) || !door.Distrusted(a.err) && !again(ctx, a.err) {
 				if a.err == nil {
 					c.answeredBy(a.replica)
+					if len(t.failed) > 0 || len(t.underway) > 0 {
+						c.lookAround(t.replicas[a.replica])
+					}
 					return a.resp, nil
 				}
 				return none, answer(t.what, a.err)
@@ -187,22 +193,22 @@ func (t *tries[R]) beside(ctx context.Context, first int, after time.Duration, g
 			}
 			if retry := door.RetryAfter(a.err); retry > 0 {
 				// It is not this replica that is in the way: others would say the same.
-				t.failed[c.replicas[a.replica].addr] = a.err
+				t.failed[t.replicas[a.replica].addr] = a.err
 				t.next = a.replica
 				wait := retry + rand.N(retry/4+1)
 				next.Reset(wait)
 				if c.config.Waits != nil {
 					c.config.Waits(t.what, plain(a.err), wait)
 				}
-				c.config.Log.Debug("asked to come back later", "replica", c.replicas[a.replica].addr, "wait", wait, "err", a.err)
+				c.config.Log.Debug("asked to come back later", "replica", t.replicas[a.replica].addr, "wait", wait, "err", a.err)
 				continue
 			}
 			c.failedAt(a.replica)
 			n++
-			t.failed[c.replicas[a.replica].addr] = a.err
-			c.config.Log.Debug("no answer from a replica", "replica", c.replicas[a.replica].addr, "attempt", n, "err", a.err)
+			t.failed[t.replicas[a.replica].addr] = a.err
+			c.config.Log.Debug("no answer from a replica", "replica", t.replicas[a.replica].addr, "attempt", n, "err", a.err)
 		}
-		if n%len(c.replicas) == 0 {
+		if n%len(t.replicas) == 0 {
 			next.Reset(pause/2 + rand.N(pause))
 			pause = min(2*pause, maxPause)
 			t.each = min(2*t.each, tryTimeout)

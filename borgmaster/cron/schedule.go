@@ -149,22 +149,10 @@ func (f *field) value(text string) (int, error) {
 	return v, nil
 }
 
-// Check reports what is wrong with a schedule that somebody hands in: that it cannot be
-// read, or that no day is ever one of its days, as the 31st of February.
-func Check(text string) error {
-	s, err := Parse(text)
-	if err != nil {
-		return err
-	}
-	if !s.comes() {
-		return &ParseError{Text: text, Len: len(text), Message: "it never runs: there is no such day"}
-	}
-	return nil
-}
-
-// comes reports whether any day is one of the schedule's days. In these 28 years each day
-// of the year is each day of the week, the leap day too.
-func (s *Schedule) comes() bool {
+// Comes reports whether any day is one of the schedule's days; the 31st of February is none. In
+// the 28 years that it looks at, each day of the year, also the leap day, falls on each day of the
+// week.
+func (s *Schedule) Comes() bool {
 	for on := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC); on.Year() < 2028; on = on.AddDate(0, 0, 1) {
 		if s.onDay(on) {
 			return true

@@ -19,7 +19,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"borg/checkpoint"
 	"borg/proto/borgpb"
@@ -150,7 +149,7 @@ func (h *haystack) lookAtCheckpoint(c *Cell, needles []needle) {
 // run runs a program of the cell and looks at what it says.
 func (h *haystack) run(c *Cell, stdin []byte, needles []needle, program string, args ...string) string {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(h.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(h.t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, c.bin(program), args...)
 	cmd.Dir = filepath.Dir(c.dir)

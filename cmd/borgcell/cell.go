@@ -6,11 +6,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -31,6 +29,9 @@ const (
 	stopGrace = 10 * time.Second
 	// Bound on one question to a master that is looked at by itself.
 	askWait = time.Second
+	// Bound on having another certificate believed: one second and a half after the one
+	// before was revoked it is.
+	believeWait = 5 * time.Second
 )
 
 // Cell is a cell of real processes on this machine. Masters and machines are
@@ -128,16 +129,21 @@ func (c *Cell) prepare(ctx context.Context) error {
 	if err := writeJSON(c.layoutFile(), c.layout); err != nil {
 		return err
 	}
-	for i := 1; i <= c.Masters; i++ {
+	for _, i := range c.masterNumbers() {
 		if err := c.initMaster(ctx, i); err != nil {
+			return err
+		}
+	}
+	if !c.Made {
+		c.Made = true
+		if err := writeJSON(c.layoutFile(), c.layout); err != nil {
 			return err
 		}
 	}
 	if err := c.certify(); err != nil {
 		return err
 	}
-	file := &client.CellFile{Cell: c.Name, CellID: c.CellID, Masters: c.masterAddrs(), Identity: filepath.Base(c.identityFile())}
-	if err := client.WriteCellFile(c.cellFile(), file); err != nil {
+	if err := c.writeCellFile(); err != nil {
 		return err
 	}
 	return c.dial()
@@ -149,8 +155,8 @@ func (c *Cell) dial() (err error) {
 	if err != nil {
 		return err
 	}
-	for _, addr := range c.masterAddrs() {
-		one, err := client.New(client.Config{Masters: []string{addr}, Identity: c.source, Timeout: askWait, Log: c.log})
+	for i := range slices.Max(append(c.masterNumbers(), c.Masters)) {
+		one, err := client.New(client.Config{Masters: []string{c.masterAddr(i + 1)}, Identity: c.source, Timeout: askWait, Log: c.log})
 		if err != nil {
 			return err
 		}
@@ -180,7 +186,7 @@ func (c *Cell) checkPorts() error {
 // doors are the addresses that the cell's programs listen on.
 func (l layout) doors() []string {
 	addrs := l.masterAddrs()
-	for i := 1; i <= l.Masters; i++ {
+	for _, i := range l.masterNumbers() {
 		addrs = append(addrs, l.masterPage(i))
 	}
 	if l.Fake != nil {
@@ -193,48 +199,6 @@ func (l layout) doors() []string {
 		addrs = append(addrs, l.borgletAddr(k), l.borgletPage(k))
 	}
 	return addrs
-}
-
-// initMaster makes the directory of a replica, once. A half-made one, left by
-// a kill, holds nothing yet and is made again.
-func (c *Cell) initMaster(ctx context.Context, i int) error {
-	dir := c.masterDir(i)
-	if _, err := os.Stat(filepath.Join(dir, "replica.json")); err == nil {
-		return nil
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := os.RemoveAll(dir); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		return err
-	}
-	var members []string
-	for j := 1; j <= c.Masters; j++ {
-		members = append(members, fmt.Sprintf("%d=%s", j, c.masterAddr(j)))
-	}
-	cmd := exec.CommandContext(ctx, c.bin("borgmaster"), "init", "--dir", dir, "--cell", c.Name, "--cell-id", c.CellID,
-		"--replica", fmt.Sprint(i), "--members", strings.Join(members, ","), "--admin", c.user)
-	if i > 1 {
-		cmd.Args = append(cmd.Args, "--authority", c.authorityFile())
-	}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(string(out)))
-	}
-	return nil
-}
-
-// StartMaster starts replica i and returns when it serves.
-func (c *Cell) StartMaster(ctx context.Context, i int) error {
-	name, listen := c.masterName(i), c.listenAddr(c.masterAddr(i))
-	args := []string{"serve", "--dir", c.masterDir(i), "--run-dir", c.runOf(name), "--listen", listen, "--http", c.masterPage(i), "--log-format", "text"}
-	for _, url := range c.MetricGates {
-		args = append(args, "--metric-gates", url)
-	}
-	return c.startAndServe(ctx, processSpec{
-		Name: name, Path: c.bin("borgmaster"), LogPath: c.logPath(name), Env: []string{c.envMark()}, Args: args,
-	}, listen)
 }
 
 // StartBorglet starts the borglet of machine k and returns when it serves.
@@ -326,30 +290,6 @@ func (c *Cell) Start(ctx context.Context) error {
 	return c.AddMachines(ctx)
 }
 
-// StartMasters starts all replicas and waits until one is elected.
-func (c *Cell) StartMasters(ctx context.Context) error {
-	errs := make(chan error, c.Masters)
-	for i := 1; i <= c.Masters; i++ {
-		go func() { errs <- c.StartMaster(ctx, i) }()
-	}
-	var err error
-	for range c.Masters {
-		err = errors.Join(err, <-errs)
-	}
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, serveWait)
-	defer cancel()
-	return until(ctx, "a master is elected", func(ctx context.Context) error {
-		if err := c.crash(); err != nil {
-			return err
-		}
-		_, err := c.Elected(ctx)
-		return err
-	})
-}
-
 // AddMachines makes the borglets machines of the cell and waits until all are
 // up and the scheduler works.
 func (c *Cell) AddMachines(ctx context.Context) error {
@@ -397,7 +337,7 @@ func (c *Cell) scheduled(ctx context.Context) error {
 		return err
 	}
 	// Followers hear of the scheduler a moment later, and users may ask any.
-	for i := 1; i <= c.Masters; i++ {
+	for _, i := range c.masterNumbers() {
 		if c.PID(c.masterName(i)) == 0 {
 			continue
 		}
@@ -421,7 +361,7 @@ func (c *Cell) Ask(ctx context.Context, i int) (*borgrpc.GetCellResponse, error)
 // highest term.
 func (c *Cell) Elected(ctx context.Context) (int, error) {
 	elected, term := 0, uint64(0)
-	for i := 1; i <= c.Masters; i++ {
+	for _, i := range c.masterNumbers() {
 		if c.PID(c.masterName(i)) == 0 {
 			continue
 		}

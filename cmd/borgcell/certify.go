@@ -26,7 +26,7 @@ func (c *Cell) certify() error {
 	var ended *identity.EndedError
 	if errors.As(err, &ended) {
 		return cli.Errorf(cli.NotAllowed, "%w", err).
-			Hint("is the clock of this machine right? then: borgmaster authority renew --dir %s\ncopy its authority.pem to the other directories of %s", c.masterDir(1), filepath.Dir(c.masterDir(1)))
+			Hint("is the clock of this machine right? then: borgmaster authority renew --dir %s\ncopy its authority.pem to the other directories of %s", filepath.Dir(c.authorityFile()), filepath.Dir(c.masterDir(1)))
 	}
 	if err != nil {
 		return err
@@ -42,9 +42,47 @@ func (c *Cell) certify() error {
 	return save(first)
 }
 
-// certifyBorglet gives machine k a certificate unless it has a good one.
+// beBelieved gives the user who runs the cell another certificate when the masters do not
+// believe the present one any more: it may have been revoked while the cell ran.
+func (c *Cell) beBelieved(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, believeWait)
+	defer cancel()
+	return until(ctx, "the masters believe who runs the cell", func(ctx context.Context) error {
+		_, err := c.client.WhoAmI(ctx)
+		var refused *client.NotAllowedError
+		switch {
+		case err == nil:
+			return nil
+		case !errors.As(err, &refused) || !refused.Revoked:
+			return &finalError{err}
+		}
+		// One of the very moment of the revocation is not believed either.
+		if _, failed := c.source.RenewNow(ctx); failed != nil {
+			return &finalError{failed}
+		}
+		return errors.Join(err, c.redial())
+	})
+}
+
+// redial makes the clients anew: a connection goes by the certificate that it began with.
+func (c *Cell) redial() error {
+	for _, one := range append(c.each, c.client) {
+		one.Close()
+	}
+	c.each = nil
+	return c.dial()
+}
+
+// certifyBorglet tells machine k where the masters are, and gives it a certificate unless it
+// has a good one.
 func (c *Cell) certifyBorglet(k int) error {
 	path := filepath.Join(c.borgletDir(k), "identity.pem")
+	err := client.WriteCellFile(filepath.Join(c.borgletDir(k), "cell.yaml"), &client.CellFile{
+		Cell: c.Name, CellID: c.CellID, Masters: c.masterAddrs(), Identity: filepath.Base(path),
+	})
+	if err != nil {
+		return err
+	}
 	if has, err := identity.ReadCredential(path); err == nil && time.Now().Before(has.RenewAt()) {
 		return nil
 	}
@@ -52,12 +90,7 @@ func (c *Cell) certifyBorglet(k int) error {
 	if err != nil {
 		return err
 	}
-	if err := identity.WriteCredential(path, credential); err != nil {
-		return err
-	}
-	return client.WriteCellFile(filepath.Join(c.borgletDir(k), "cell.yaml"), &client.CellFile{
-		Cell: c.Name, CellID: c.CellID, Masters: c.masterAddrs(), Identity: filepath.Base(path),
-	})
+	return identity.WriteCredential(path, credential)
 }
 
 // asMaster is what replica i shows to borglets.

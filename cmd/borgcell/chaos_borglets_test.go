@@ -124,7 +124,7 @@ func TestKilledRunIsSwept(t *testing.T) {
 	alongside(t)
 	l := chaosLayout(t, 1, 1)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		if err := l.sweep(ctx); err != nil {
 			t.Error(err)

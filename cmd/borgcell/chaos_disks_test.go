@@ -24,7 +24,7 @@ import (
 // exit code.
 func (c *Cell) says(t testing.TB, program string, args ...string) (string, int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, c.bin(program), args...)
 	cmd.Env = append(os.Environ(), "BORG_IDENTITY="+c.identityFile())

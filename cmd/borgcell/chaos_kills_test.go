@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"borg/proto/borgpb"
 )
@@ -142,7 +141,7 @@ func (c *Cell) churn(t *testing.T, round int) {
 // process that the cell names.
 func (c *Cell) oneEach(t *testing.T, jobs ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	err := until(ctx, "each task runs once and nothing else does", func(ctx context.Context) error {
 		want, err := c.snap(ctx, jobs...)

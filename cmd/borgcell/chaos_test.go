@@ -29,6 +29,10 @@ import (
 // promises are made for, and `make test` (-short) skips them. BORG_BIN names a
 // directory of programs to use instead of building them.
 
+// patience is how long a test waits for something that should happen, such as a task that runs.
+// A loaded machine may need minutes for what takes a second elsewhere.
+const patience = 5 * time.Minute
+
 // size is small in plain tests and full with BORG_CHAOS=full.
 func size(small, full int) int {
 	if os.Getenv("BORG_CHAOS") == "full" {
@@ -183,7 +187,7 @@ func newChaosCell(t *testing.T, masters, machines int) *Cell {
 	}
 	t.Cleanup(func() {
 		// The test's own context has ended.
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		if !t.Failed() {
 			if err := c.DownAll(ctx); err != nil {
@@ -231,7 +235,7 @@ func (c *Cell) hasLatestFormat(t *testing.T) {
 
 // shortly bounds a wait that should take a moment.
 func shortly(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -30,7 +30,7 @@ func fakeCell(t testing.TB, masters, machines int, life fleet.Life) *Cell {
 	}
 	t.Cleanup(func() {
 		// The test's own context has ended.
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		if err := c.Stop(ctx); err != nil {
 			t.Errorf("stop: %v", err)

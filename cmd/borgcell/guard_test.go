@@ -13,7 +13,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // guardEnv makes a process of this test program the guard of another.
@@ -87,7 +86,7 @@ func guardMain() {
 			cells[line.Cell] = l
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for dir, l := range cells {
 		if l.sweep(ctx) == nil {

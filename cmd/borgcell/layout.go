@@ -49,6 +49,9 @@ type layout struct {
 	Name    string `json:"cell"`
 	CellID  string `json:"cell_id"`
 	Masters int    `json:"masters"`
+	// All of them were made: one whose directory is missing has lost its disk, or left, and
+	// never comes back under its number.
+	Made bool `json:"made,omitempty"`
 	// How many machines the cell was last run with.
 	Machines     int `json:"machines"`
 	PortBase     int `json:"port_base"`
@@ -139,10 +142,7 @@ func (l layout) borgletPage(k int) string {
 
 // pages says where people find the status pages.
 func (l layout) pages() string {
-	text := fmt.Sprintf("http://%s/ to http://%s/", l.masterPage(1), l.masterPage(l.Masters))
-	if l.Masters == 1 {
-		text = fmt.Sprintf("http://%s/", l.masterPage(1))
-	}
+	text := l.eachMaster(func(i int) string { return "http://" + l.masterPage(i) + "/" })
 	if l.Fake == nil {
 		text += fmt.Sprintf("; machines from http://%s/ on", l.borgletPage(1))
 	}
@@ -158,7 +158,6 @@ func (l layout) logPath(name string) string {
 func (l layout) recordPath() string    { return filepath.Join(l.dir, "processes.json") }
 func (l layout) cellFile() string      { return filepath.Join(l.dir, "cell.yaml") }
 func (l layout) identityFile() string  { return filepath.Join(l.dir, "identity.pem") }
-func (l layout) authorityFile() string { return filepath.Join(l.masterDir(1), "authority.pem") }
 func (l layout) layoutFile() string    { return filepath.Join(l.dir, "borgcell.json") }
 func (l layout) bin(p string) string   { return filepath.Join(l.binDir, p) }
 func (l layout) rack(k int) string     { return fmt.Sprintf("r%d", (k-1)%racks+1) }
@@ -167,7 +166,7 @@ func (l layout) runOf(n string) string { return filepath.Join(l.RunDir, n) }
 
 func (l layout) masterAddrs() []string {
 	var addrs []string
-	for i := 1; i <= l.Masters; i++ {
+	for _, i := range l.masterNumbers() {
 		addrs = append(addrs, l.masterAddr(i))
 	}
 	return addrs
@@ -307,7 +306,7 @@ func (l layout) settle(asked func(flag string) bool) (layout, error) {
 	if l.Fake != nil {
 		l.Fake.Seed = old.Fake.Seed
 	}
-	l.Name, l.CellID, l.Masters, l.PortBase = old.Name, old.CellID, old.Masters, old.PortBase
+	l.Name, l.CellID, l.Masters, l.Made, l.PortBase = old.Name, old.CellID, old.Masters, old.Made, old.PortBase
 	if !asked("machines") {
 		l.Machines = old.Machines
 	}

@@ -32,6 +32,9 @@ type processSpec struct {
 	// Added to our own environment.
 	Env     []string
 	LogPath string
+	// Tells whether a program that has ended has done so for good and is not started again;
+	// nil: none has.
+	Over func() bool
 }
 
 // process keeps one program running. One goroutine owns it (run); the methods
@@ -97,6 +100,9 @@ func (p *process) run() {
 		}
 		if time.Since(began) >= backoffForgetAfter {
 			backoff = backoffFirst
+		}
+		if in != nil && p.retired() {
+			p.log.Warn("process ended for good and is not started again; its log says why", "log", p.spec.LogPath)
 		}
 		if in != nil && p.wanted() {
 			p.log.Warn("process ended and will be started again", "end", in.end, "backoff", backoff)
@@ -275,8 +281,22 @@ func (p *process) serves(in *instance) {
 func (p *process) crashed() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.want && p.served != nil && p.current != p.served
+	return p.want && p.served != nil && p.current != p.served && !p.over()
 }
+
+// retired notes, and tells, that the process has ended for good although it was wanted.
+func (p *process) retired() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.want || p.current != nil || !p.over() {
+		return false
+	}
+	p.want = false
+	p.tell()
+	return true
+}
+
+func (p *process) over() bool { return p.spec.Over != nil && p.spec.Over() }
 
 // kill kills the process with SIGKILL and returns when it is gone. With hold
 // it stays dead until start is called; otherwise it is started again.

@@ -172,7 +172,7 @@ func (p *promises) run(t *testing.T, as shown.Role, args []string) (string, int)
 	for _, arg := range args {
 		whole = append(whole, strings.ReplaceAll(arg, "$PWD", p.here))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, p.bin("borgcfg"), whole...)
 	cmd.Dir = p.here

@@ -112,7 +112,7 @@ type quotaRun struct {
 // ask submits jobs of one client, and now and then changes one of his before.
 func (q *quotaRun) ask(t *testing.T, cl *client.Client, client, n int, r *rand.Rand) {
 	do := func(op *borgpb.Op) (done bool) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		_, err := cl.Mutate(ctx, op)
 		if refusal, ok := quotaRefusal(err); ok && refusal {
@@ -182,7 +182,7 @@ func (q *quotaRun) look(t *testing.T, stop chan struct{}, limitGiB int64) {
 			return
 		default:
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		resp, err := q.c.client.ListQuotas(ctx, q.user)
 		cancel()
 		if err != nil {

@@ -99,17 +99,24 @@ func (r reported) cronNames(t *testing.T) {
 	}
 }
 
-// noSlots: a schedule that never comes is refused, by borgcfg for a file and by a master
-// that is asked without one. Which local times come is tested beside the schedule.
+// noSlots: status says of a schedule that never comes that it does not, and up warns. What
+// cannot be read is refused, also by a master that is asked without a file. Which local times
+// come is tested beside the schedule.
 func (r reported) noSlots(t *testing.T) {
 	out, code := r.cfg(t, "up", r.file, "--set", "what=cron", "--set", "name=never", "--set", "schedule=0 0 31 2 *", "--set", "zone=UTC")
-	if code != cli.Invalid || !strings.Contains(out, "never runs") {
+	if code != cli.OK || !strings.Contains(out, "never comes") {
 		t.Errorf("up ends with %d: %s", code, out)
 	}
-	for _, bad := range []*borgpb.CronSpec{{Schedule: "0 0 31 2 *"}, {Schedule: "99 * * * *"}, {Schedule: "@daily", TimeZone: "Europe/Zurik"}, {Schedule: "@daily", TimeZone: "Local"}} {
+	waitFor(t, "status says that no slot comes", func() string {
+		if out, _ := r.cfg(t, "status", "never"); !strings.Contains(out, "no slot comes") {
+			return out
+		}
+		return ""
+	})
+	for _, bad := range []*borgpb.CronSpec{{Schedule: "99 * * * *"}, {Schedule: "@daily", TimeZone: "Europe/Zurik"}, {Schedule: "@daily", TimeZone: "Local"}} {
 		spec := sleepers(1)
 		spec.Kind, spec.Cron = borgpb.JobKind_JOB_KIND_CRON, bad
-		op := &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: r.user, Name: "never", Spec: encodeSpec(t, spec)}}}
+		op := &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: r.user, Name: "unread", Spec: encodeSpec(t, spec)}}}
 		if _, err := r.client.Mutate(shortly(t), op); err == nil {
 			t.Errorf("a master takes a cron job at %v", bad)
 		}

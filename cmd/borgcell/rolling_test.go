@@ -195,7 +195,7 @@ func (c *Cell) watchUpdates(t *testing.T, names []string) (stop func() int) {
 					return
 				default:
 				}
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				resp, err := c.client.GetJob(ctx, &borgrpc.GetJobRequest{User: c.user, Name: name})
 				cancel()
 				if err != nil {

@@ -57,7 +57,7 @@ func runCell(ctx *ucli.Context) error {
 		return err
 	}
 	began := time.Now()
-	fmt.Fprintf(out, "starting %d masters and %d machines\n", c.Masters, c.Machines)
+	fmt.Fprintf(out, "starting %d masters and %d machines\n", len(c.masterNumbers()), c.Machines)
 	err = c.Start(stop.running)
 	if err == nil {
 		c.welcome(out, time.Since(began))
@@ -110,7 +110,7 @@ func (c *Cell) welcome(out io.Writer, took time.Duration) {
 	hello := filepath.Join(shortPath(findExamples(c.binDir)), helloFile)
 	fmt.Fprintf(out, "cell %s is up after %.1f s\n", c.Name, took.Seconds())
 	for _, line := range [][2]string{
-		{"masters", c.masterAddr(1) + " to " + c.masterAddr(c.Masters)},
+		{"masters", c.eachMaster(c.masterAddr)},
 		{"machines", fmt.Sprintf("%s to %s, %s to %s", c.machineName(1), c.machineName(c.Machines), c.borgletAddr(1), c.borgletAddr(c.Machines))},
 		{"pages", c.pages()},
 		{"cell file", cellFile},

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -166,7 +165,7 @@ func TestScenario38(t *testing.T) {
 	if err := c.Kill(c.masterName(elected)); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := c.StartMaster(ctx, elected); err != nil {
 		t.Fatal(err)

@@ -143,7 +143,7 @@ while :; do sleep 0.05; done`, filepath.Join(c.binDir, "hello"), failingEnv, fil
 	if why := task().LastExit.GetReason(); !strings.HasPrefix(why, failed+"500") {
 		t.Errorf("its last process ended for %q", why)
 	}
-	for _, args := range [][]string{{"events", "--job", "web", "--last", "100"}, {"tasks", "web"}} {
+	for _, args := range [][]string{{"events", "--job", "web", "--last", "100"}, {"tasks", "web", "-o", "wide"}} {
 		if out := c.must(t, "borgcfg", append([]string{"--cell", c.cellFile()}, args...)...); !strings.Contains(out, failed+"500 Internal Server Error: it is failing") {
 			t.Errorf("borgcfg %s says\n%s", strings.Join(args, " "), out)
 		}

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"testing"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -31,7 +30,7 @@ func (s *scenarios) reserve(t *testing.T, name string, spec *borgpb.AllocSetSpec
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		var refused *client.RefusedError
 		_, err := s.client.Mutate(ctx, &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: "ann", Name: name}}})

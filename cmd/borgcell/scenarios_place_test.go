@@ -43,7 +43,7 @@ func constraints(t *testing.T, s *scenarios) {
 		}
 		s.set(t, name, level)
 		t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
 			o := &borgpb.SetMachine{Name: name, RemoveAttributes: []string{"level"}}
 			if _, err := s.client.Mutate(ctx, &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: o}}); err != nil {

@@ -111,7 +111,7 @@ func (s *scenarios) asks(t *testing.T, who *client.Client, user, name string, sp
 // end kills a job, unless it has ended.
 func (s *scenarios) end(t *testing.T, user, name string) {
 	// The subtest's own context has ended.
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var refused *client.RefusedError
 	if _, err := s.client.Mutate(ctx, killOf(user, name)); err != nil && !errors.As(err, &refused) {
@@ -220,7 +220,7 @@ func (s *scenarios) enforce(t *testing.T) {
 	}
 	s.must(t, rule(true))
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		if _, err := s.client.Mutate(ctx, rule(false)); err != nil {
 			t.Error(err)

@@ -26,6 +26,9 @@ const (
 // DownAll kills all jobs and alloc sets of the cell and returns when no copy
 // of a task is left on a machine.
 func (c *Cell) DownAll(ctx context.Context) error {
+	if err := c.beBelieved(ctx); err != nil {
+		return err
+	}
 	graceNs, err := c.killJobs(ctx)
 	if err != nil {
 		return err
@@ -112,7 +115,7 @@ func (c *Cell) Stop(ctx context.Context) error {
 		}
 	}
 	killed := c.sup.stopAll(ctx, machines, stopGrace)
-	killed = append(killed, c.sup.stopAll(ctx, c.processesOf(c.masterName, c.Masters), stopGrace)...)
+	killed = append(killed, c.sup.stopAll(ctx, c.processesOf(c.masterName, masterPageOffset), stopGrace)...)
 	if len(killed) > 0 && ctx.Err() == nil {
 		c.log.Warn("processes did not stop in time and were killed", "processes", strings.Join(killed, " "))
 	}

@@ -16,7 +16,7 @@ import (
 // waitFor waits until f says "", and fails with what it said last.
 func waitFor(t *testing.T, what string, f func() string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	err := until(ctx, what, func(context.Context) error {
 		if s := f(); s != "" {
@@ -62,6 +62,37 @@ func TestDeadProcessIsStartedAgain(t *testing.T) {
 			}
 			return ""
 		})
+	}
+}
+
+func TestProcessThatIsOverStaysDead(t *testing.T) {
+	s, dir := testSupervisor(t)
+	over := filepath.Join(dir, "over")
+	p := s.add(processSpec{
+		Name: "a", Path: "/bin/sh", Args: []string{"-c", "exec sleep 1000"}, LogPath: filepath.Join(dir, "a.log"),
+		Over: func() bool { return exists(over) },
+	})
+	if err := p.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.serves(p.running())
+	if err := os.WriteFile(over, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.kill(false); err != nil {
+		t.Fatal(err)
+	}
+	if p.crashed() {
+		t.Error("it counts as one that crashed")
+	}
+	waitFor(t, "it is not wanted any more", func() string {
+		if p.wanted() {
+			return "it is"
+		}
+		return ""
+	})
+	if pid := p.pid(); pid != 0 {
+		t.Errorf("it runs as process %d", pid)
 	}
 }
 

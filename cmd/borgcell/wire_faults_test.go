@@ -67,11 +67,11 @@ func comes(t *testing.T, conn net.Conn, when, word string, send bool, want strin
 		}
 	}
 	// That nothing comes can only be told by a time; anything else is waited for.
-	patience := time.Minute
+	limit := patience
 	if want == silent {
-		patience = 200 * time.Millisecond
+		limit = 200 * time.Millisecond
 	}
-	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(limit)); err != nil {
 		t.Fatal(err)
 	}
 	buf := make([]byte, len(word))

@@ -62,7 +62,7 @@ func (s *session) allocsOf(arg string) error {
 	resp, err := m.ListAllocs(s.ctx, &borgrpc.ListAllocsRequest{User: n.user, Name: n.name, Used: s.out.wide() || s.out.machine()})
 	var missing *client.NotFoundError
 	if errors.As(err, &missing) || (err == nil && len(resp.AllocSets) == 0) {
-		return cli.Errorf(cli.NotFound, "there is no alloc set %s", n).Hint("see what there is: borgcfg alloc list")
+		return cli.Errorf(cli.NotFound, "there is no alloc set %s", n).Hint("%s", s.missingHint(n.String(), "there is no such alloc set"))
 	}
 	if err != nil {
 		return err

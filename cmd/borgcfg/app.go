@@ -191,7 +191,7 @@ func lookCommands(con *console) []*ucli.Command {
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "previous", Aliases: []string{"p"}, Usage: "of the run before the last one"},
 			&ucli.StringFlag{Name: "since", Usage: "from `TIME` on, to a second: 10m, 2h, or 2026-11-21T22:00:00Z"},
 			&ucli.IntFlag{Name: "max-tasks", Value: 50, Usage: "of a job with more than `N` tasks nothing is read"},
-			&ucli.StringFlag{Name: "tail", Usage: "only the last `BYTES`, such as 4096 or 64KiB"}),
+			&ucli.StringFlag{Name: "tail", Usage: "only the last `BYTES`, such as 4096 or 64KiB, from the start of a line"}),
 		command(con, "exec", "run a program in a task that runs, beside its own; exit code as the program's", "TASK -- PROGRAM [ARGUMENT...]", 2, -1, execTask,
 			&ucli.Uint64Flag{Name: "attempt", Usage: "in a copy in quarantine, by `NUMBER`"},
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "stdin", Aliases: []string{"i"}, Usage: "give it what comes in here"},

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -137,9 +138,14 @@ func (s *session) moment(flag string) (int64, error) {
 		return s.now().Add(-d).UnixNano(), nil
 	}
 	for _, layout := range []string{time.RFC3339Nano, time.DateTime, time.DateOnly} {
-		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {
-			return t.UnixNano(), nil
+		t, err := time.ParseInLocation(layout, text, time.Local)
+		if err != nil {
+			continue
 		}
+		if t.Unix() <= 0 || t.Unix() > math.MaxInt64/int64(time.Second)-1 {
+			return 0, cli.Errorf(cli.Usage, "--%s %q is not a time from 1970 to 2262", flag, text)
+		}
+		return t.UnixNano(), nil
 	}
 	return 0, cli.Errorf(cli.Usage, "--%s %q is not a time", flag, text).Hint("how long ago, 90m or 3d, or a time: 2026-11-21T22:00:00Z")
 }

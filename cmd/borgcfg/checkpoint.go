@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	ucli "github.com/urfave/cli/v2"
@@ -136,16 +137,18 @@ func checkpointGet(s *session) (err error) {
 
 // keeper is the address of the master that has kept the checkpoint that is nearest.
 func (s *session) keeper(m *client.Client, req *borgrpc.SaveCheckpointRequest) (addr string, err error) {
-	var best *borgrpc.KeptCheckpoint
-	oldest := ""
+	var best, oldest *borgrpc.KeptCheckpoint
+	var silent []string
+	var of uint64
 	for _, by := range m.ListCheckpoints(s.ctx) {
 		if by.Err != nil {
 			err = by.Err
+			silent = append(silent, fmt.Sprintf("the master at %s said nothing: %v", by.Addr, by.Err))
 			continue
 		}
-		for i, k := range by.Kept.Checkpoints {
-			if i == 0 {
-				oldest = fmt.Sprintf("; the oldest of master %d is of index %d, %s", by.Kept.Replica, k.Index, time.Unix(0, k.WallTimeNs).UTC().Format(time.RFC3339))
+		for _, k := range by.Kept.Checkpoints {
+			if oldest == nil || k.WallTimeNs < oldest.WallTimeNs {
+				oldest, of = k, by.Kept.Replica
 			}
 			early := (req.Index == 0 || k.Index <= req.Index) && (req.WallTimeNs == 0 || k.WallTimeNs <= req.WallTimeNs)
 			if early && (best == nil || k.Epoch > best.Epoch || k.Epoch == best.Epoch && k.Index > best.Index) {
@@ -156,10 +159,14 @@ func (s *session) keeper(m *client.Client, req *borgrpc.SaveCheckpointRequest) (
 	switch {
 	case best != nil:
 		return addr, nil
-	case err != nil:
+	case oldest == nil && err != nil:
 		return "", err
 	}
-	return "", cli.Errorf(cli.NotFound, "no master has kept a checkpoint of that time or before%s", oldest).Hint("see: borgcfg checkpoint list")
+	text := "no master has kept a checkpoint of that time or before"
+	if oldest != nil {
+		text += fmt.Sprintf("; the oldest is of index %d, %s, kept by master %d", oldest.Index, time.Unix(0, oldest.WallTimeNs).UTC().Format(time.RFC3339), of)
+	}
+	return "", cli.Errorf(cli.NotFound, "%s", strings.Join(append([]string{text}, silent...), "\n  ")).Hint("see: borgcfg checkpoint list")
 }
 
 // receive writes what comes to w, and tells how far it is.

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"borg/borgmaster/client"
 	"borg/cli"
 	"borg/proto/borgrpc"
 )
@@ -28,13 +29,31 @@ func doctor(s *session) error {
 	var answers []proto.Message
 	silent := 0
 	views := m.Examine(s.ctx)
+	var are, gone []string
+	if slices.ContainsFunc(views, func(v client.Examined) bool { return v.Err != nil }) {
+		are, gone = m.Moved(s.ctx)
+	}
+	// unheard adds a finding of borgcfg's own about an address at which no replica answered.
+	unheard := func(addr string, f *borgrpc.Finding) {
+		all = append(all, told{[]string{addr}, f})
+		named := proto.CloneOf(f)
+		named.Text = addr + ": " + f.Text
+		answers = append(answers, &borgrpc.ExamineResponse{Findings: []*borgrpc.Finding{named}})
+	}
 	for _, v := range views {
-		if v.Err != nil {
+		switch {
+		case slices.Contains(gone, v.Addr):
+			unheard(v.Addr, &borgrpc.Finding{
+				Severity: borgrpc.Severity_SEVERITY_WARNING, Text: "No master of the cell is there any more.",
+				Next: fmt.Sprintf("name in %s: %s", s.place.Origin, strings.Join(are, ",")),
+			})
+			continue
+		case v.Err != nil:
 			silent++
-			all = append(all, told{[]string{v.Addr}, &borgrpc.Finding{
+			unheard(v.Addr, &borgrpc.Finding{
 				Severity: borgrpc.Severity_SEVERITY_FAULT,
 				Text:     fmt.Sprintf("The replica does not answer: %v.", v.Err), Next: "see its log; borgcfg master list",
-			}})
+			})
 			continue
 		}
 		answers = append(answers, v.Found)
@@ -69,18 +88,41 @@ func doctor(s *session) error {
 	return nil
 }
 
-// alikeOnce joins findings of the same words, and puts the worst first.
+// alikeOnce joins findings of the same words, and puts the worst first. What to do next may
+// differ between replicas, as a directory does: then each is told with its replica.
 func alikeOnce(all []told) (once []told) {
+	nexts := make(map[int][]string)
 	for _, x := range all {
-		at := slices.IndexFunc(once, func(o told) bool { return proto.Equal(o.finding, x.finding) })
+		at := slices.IndexFunc(once, func(o told) bool {
+			return o.finding.Severity == x.finding.Severity && o.finding.Text == x.finding.Text
+		})
 		if at < 0 {
-			once = append(once, x)
-			continue
+			at = len(once)
+			once = append(once, told{finding: x.finding})
 		}
 		once[at].replicas = append(once[at].replicas, x.replicas...)
+		nexts[at] = append(nexts[at], x.finding.Next)
+	}
+	for at, next := range nexts {
+		once[at].finding = joinNexts(once[at], next)
 	}
 	slices.SortStableFunc(once, func(a, b told) int { return int(b.finding.Severity) - int(a.finding.Severity) })
 	return once
+}
+
+// joinNexts is a finding with what its replicas say is next.
+func joinNexts(x told, nexts []string) *borgrpc.Finding {
+	different := slices.Compact(slices.Clone(nexts))
+	if len(different) == 1 {
+		return x.finding
+	}
+	f := proto.CloneOf(x.finding)
+	var each []string
+	for i, next := range nexts {
+		each = append(each, fmt.Sprintf("replica %s: %s", x.replicas[i], next))
+	}
+	f.Next = strings.Join(each, "; ")
+	return f
 }
 
 func (s *session) findings(all []told) error {

@@ -134,6 +134,9 @@ func (s *session) noSuchTask(n jobName, missing *client.NotFoundError) error {
 	}
 	e := &cli.Error{Code: cli.NotFound, What: missing.Error(), Err: missing}
 	if v.set != nil {
+		if e.What == "there is no job "+n.String() {
+			e.What = fmt.Sprintf("%s is an alloc set: tasks of jobs run in it, and it has none of its own", n)
+		}
 		return e.Hint("see what there is: borgcfg alloc list %s", s.short(n.user, n.name))
 	}
 	if v.job.GetSpec().GetKind() == borgpb.JobKind_JOB_KIND_CRON {
@@ -150,11 +153,21 @@ func (s *session) noSuchJob(n jobName) error {
 		return e.Hint("see what there is: borgcfg status")
 	}
 	var own, all []string
-	for _, j := range resp.Jobs {
-		key := j.GetMeta().GetUser() + "/" + j.GetMeta().GetName()
+	add := func(meta *borgpb.Meta) {
+		key := meta.GetUser() + "/" + meta.GetName()
 		all = append(all, key)
-		if j.GetMeta().GetName() == n.name {
+		if meta.GetName() == n.name {
 			own = append(own, key)
+		}
+	}
+	for _, j := range resp.Jobs {
+		add(j.GetMeta())
+	}
+	// Jobs and alloc sets share their names; without the sets, one that is not there is
+	// only told with fewer names like it.
+	if sets, err := s.client.ListAllocs(s.ctx, &borgrpc.ListAllocsRequest{}); err == nil {
+		for _, a := range sets.AllocSets {
+			add(a.GetMeta())
 		}
 	}
 	if _, err := strconv.ParseUint(n.name, 10, 32); err == nil {

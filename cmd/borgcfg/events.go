@@ -28,6 +28,9 @@ func events(s *session) error {
 	if err != nil {
 		return err
 	}
+	if err := s.tellUnknown(s.flag.String("job"), req.Machine); err != nil {
+		return err
+	}
 	cut := !s.flag.IsSet("last") && !s.out.machine()
 	if cut {
 		req.Last = eventsShown

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -28,7 +29,7 @@ func fileCommands(con *console) *ucli.Command {
 		command(con, "get", "print a file, byte for byte", "FILE", 1, 1, fileGet, outputFlag(),
 			&ucli.StringFlag{Name: "out", Usage: "write it to `PATH` instead"}, cli.ForceFlag()),
 		command(con, "put", "write a file, whole", "FILE", 1, 1, filePut, reasonFlag(), outputFlag(),
-			&ucli.StringFlag{Name: "from", Value: "-", Usage: "`PATH` of its content; -: standard input"},
+			&ucli.StringFlag{Name: "from", Usage: "`PATH` of its content; -: standard input, which needs no flag where it is no terminal"},
 			ifVersion("only if it has this `VERSION`; 0: only if it is not there")),
 		command(con, "rm", "delete a file", "FILE", 1, 1, fileRemove, reasonFlag(), ifVersion("only if it has this `VERSION`")),
 		command(con, "watch", "print which files there are, and then each change", "[FILE]", 0, 1, fileWatch, outputFlag()),
@@ -93,9 +94,18 @@ func filePut(s *session) error {
 	if err != nil {
 		return err
 	}
-	content, err := s.read(s.flag.String("from"), input{"the content of a small file", maxFileBytes, "keep what is large elsewhere, and its name in the file"})
+	from := s.flag.String("from")
+	hint := fmt.Sprintf("from a file: borgcfg file put %s --from PATH\nor pipe it in: ... | borgcfg file put %s", s.args[0], s.args[0])
+	if from == "" && s.inTerminal {
+		return cli.Errorf(cli.Usage, "it is not said what the file is to hold").Hint("%s", hint)
+	}
+	content, err := s.read(cmp.Or(from, "-"), input{"the content of a small file", maxFileBytes, "keep what is large elsewhere, and its name in the file"})
 	if err != nil {
 		return err
+	}
+	if from == "" && len(content) == 0 {
+		return cli.Errorf(cli.Usage, "it is not said what the file is to hold: standard input is empty").
+			Hint("%s\nif it is to be empty: borgcfg file put %s --from -", hint, s.args[0])
 	}
 	m, err := s.master()
 	if err != nil {

@@ -2,8 +2,11 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 
+	"borg/cfg"
 	"borg/proto/borgpb"
 )
 
@@ -84,4 +87,42 @@ func matchesOne(c *borgpb.Constraint, m *borgpb.Machine) bool {
 		return have >= want
 	}
 	return true
+}
+
+// tooWide says by which limit per machine, rack or other attribute a gang could never
+// start on the machines that there are, or "".
+func (st *step) tooWide(constraints []*borgpb.Constraint, machines []*borgpb.Machine) string {
+	var spec interface {
+		GetGang() bool
+		GetMaxPerMachine() uint32
+		GetMaxPerRack() uint32
+		GetMaxPerPower() uint32
+		GetMaxPer() map[string]uint32
+	} = st.Job
+	count, of := st.Job.GetTasks(), "tasks"
+	if st.Kind == cfg.KindAllocSet {
+		spec, count, of = st.AllocSet, st.AllocSet.GetAllocs(), "allocs"
+	}
+	if !spec.GetGang() {
+		return ""
+	}
+	limits := map[string]uint32{nameAttribute: spec.GetMaxPerMachine(), "rack": spec.GetMaxPerRack(), "power": spec.GetMaxPerPower()}
+	maps.Copy(limits, spec.GetMaxPer())
+	for _, key := range slices.Sorted(maps.Keys(limits)) {
+		most, places := limits[key], make(map[string]bool)
+		for _, m := range machines {
+			if !matches(constraints, m) {
+				continue
+			}
+			place := "machine " + m.GetMeta().GetName()
+			if value, ok := m.GetSpec().GetAttributes()[key]; ok && key != nameAttribute {
+				place = "value " + value
+			}
+			places[place] = true
+		}
+		if fit := uint64(most) * uint64(len(places)); most > 0 && fit < uint64(count) {
+			return fmt.Sprintf("it is a gang of %d %s, which start together or not at all, and at most %d per %s let %d run on the machines of the cell", count, of, most, key, fit)
+		}
+	}
+	return ""
 }

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"borg/borgmaster/client"
 	"borg/cli"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -149,7 +151,11 @@ func quotaBounds(s *session) error {
 	}
 	user := ""
 	if len(s.args) > 0 {
-		user = s.args[0]
+		named, err := userName(s.args[0])
+		if err != nil {
+			return err
+		}
+		user = named
 	} else if own, err := s.user(); err != nil {
 		return err
 	} else {
@@ -195,8 +201,43 @@ func quotaBounds(s *session) error {
 	}
 	s.say("a task of user %s: %s", user, text)
 	s.stranger(h)
+	s.tellIdle(o)
 	return nil
 }
+
+// tellIdle warns of bounds that are of nothing in the cell, or that no task can keep.
+func (s *session) tellIdle(o *borgpb.SetTaskLimits) {
+	if n := o.Max.GetMemBytes(); n > 0 && n < leastMemBytes {
+		s.progress("no program runs in %s of memory: every job of the user is refused", bytesText(n))
+	}
+	resp, err := s.client.ListMachines(s.ctx, &borgrpc.ListMachinesRequest{})
+	if err != nil || len(resp.Machines) == 0 {
+		return // The bounds stand; this is advice.
+	}
+	has := make(map[string]bool)
+	for _, m := range resp.Machines {
+		for name := range m.GetSpec().GetCapacity().GetDevices() {
+			has[name] = true
+		}
+	}
+	named := make(map[string]bool)
+	for _, r := range []*borgpb.Resources{o.Min, o.Default, o.Max} {
+		for name := range r.GetDevices() {
+			named[name] = true
+		}
+		for name := range r.GetDeviceMilli() {
+			named[name] = true
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(named)) {
+		if !has[name] {
+			s.progress("no machine has a device %q; what is not cpu, mem, disk or disk-rate is the name of a device", name)
+		}
+	}
+}
+
+// leastMemBytes is less memory than any program needs.
+const leastMemBytes = 1 << 20
 
 // showBounds says how the tasks of a user are bounded.
 func (s *session) showBounds(h *holder) error {
@@ -265,7 +306,7 @@ func (s *session) holder(user string) (*holder, error) {
 		h.known = h.known || u.Name == user
 		names = append(names, u.Name)
 	}
-	if h.known {
+	if h.known = h.known || s.invited(m, user); h.known {
 		return h, nil
 	}
 	jobs, err := m.ListJobs(s.ctx, &borgrpc.ListJobsRequest{Dead: true})
@@ -275,8 +316,28 @@ func (s *session) holder(user string) (*holder, error) {
 	for _, j := range jobs.Jobs {
 		names = append(names, j.GetMeta().GetUser())
 	}
+	sets, err := m.ListAllocs(s.ctx, &borgrpc.ListAllocsRequest{})
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range sets.AllocSets {
+		names = append(names, a.GetMeta().GetUser())
+	}
 	h.near = cli.Nearest(user, names)
 	return h, nil
+}
+
+// invited tells whether the audit knows that somebody was to become this user: the cell
+// keeps nothing of who has logged in.
+func (s *session) invited(m *client.Client, user string) bool {
+	found := false
+	err := m.Audit(s.ctx, &borgrpc.AuditRequest{Object: "user/" + user, Verb: "add-token", Last: 1}, func(resp *borgrpc.AuditResponse) error {
+		for _, r := range resp.Records {
+			found = found || r.Refusal == nil && r.Object == "user/"+user
+		}
+		return nil
+	})
+	return err == nil && found
 }
 
 // changeOf makes a mutation about a user, and says aloud if the cell has nothing else of

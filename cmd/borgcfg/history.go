@@ -78,7 +78,11 @@ func (s *session) historyRequest() (req *borgrpc.HistoryRequest, err error) {
 	for _, kind := range s.flag.StringSlice("kind") {
 		n, ok := borgpb.EventKind_value["EVENT_KIND_"+strings.ToUpper(strings.ReplaceAll(kind, "-", "_"))]
 		if !ok || n == 0 {
-			return nil, cli.Errorf(cli.Usage, "--kind %q: there are no such events", kind).Hint("kinds are %s", strings.Join(eventKinds(), ", "))
+			e := cli.Errorf(cli.Usage, "--kind %q: there are no such events", kind)
+			if near := cli.Nearest(kind, eventKinds()); near != "" {
+				return nil, e.Hint("did you mean --kind %s?", near)
+			}
+			return nil, e.Hint("kinds are %s", strings.Join(eventKinds(), ", "))
 		}
 		req.Kinds = append(req.Kinds, borgpb.EventKind(n))
 	}
@@ -116,21 +120,43 @@ func history(s *session) error {
 	if err != nil {
 		return err
 	}
+	if err := s.tellUnknown(s.flag.String("job"), req.Machine); err != nil {
+		return err
+	}
+	if err := s.tellUnknownUser(req.User); err != nil {
+		return err
+	}
 	all, shown := new(borgrpc.HistoryResponse), 0
+	var events, usage []string
 	err = m.History(s.ctx, req, func(resp *borgrpc.HistoryResponse) error {
 		s.tellMissing(resp)
-		for _, e := range resp.Entries {
-			shown += len(entryLines(e))
-		}
-		shown += len(resp.Usage)
 		if s.out.machine() {
+			shown += len(resp.Entries) + len(resp.Usage)
 			all.Entries, all.Usage = append(all.Entries, resp.Entries...), append(all.Usage, resp.Usage...)
 			all.Gaps, all.Silent = append(all.Gaps, resp.Gaps...), append(all.Silent, resp.Silent...)
 			all.Dropped = append(all.Dropped, resp.Dropped...)
 			return nil
 		}
-		return s.printHistory(resp)
+		for _, e := range resp.Entries {
+			events = append(events, entryLines(e)...)
+		}
+		for _, u := range resp.Usage {
+			usage = append(usage, tell.Usage(u))
+		}
+		if most := int(req.Last); most > 0 {
+			// An entry of the log has several events: the newest lines are what is asked for.
+			events, usage = events[max(0, len(events)-most):], usage[max(0, len(usage)-most):]
+			return nil
+		}
+		shown += len(events) + len(usage)
+		err := s.printLines(events, usage)
+		events, usage = nil, nil
+		return err
 	})
+	if err == nil && !s.out.machine() {
+		shown += len(events) + len(usage)
+		err = s.printLines(events, usage)
+	}
 	switch {
 	case err != nil:
 		return err
@@ -156,15 +182,8 @@ func (s *session) tellMissing(resp *borgrpc.HistoryResponse) {
 	}
 }
 
-func (s *session) printHistory(resp *borgrpc.HistoryResponse) error {
-	var lines []string
-	for _, e := range resp.Entries {
-		lines = append(lines, entryLines(e)...)
-	}
-	for _, u := range resp.Usage {
-		lines = append(lines, tell.Usage(u))
-	}
-	for _, line := range lines {
+func (s *session) printLines(events, usage []string) error {
+	for _, line := range slices.Concat(events, usage) {
 		if _, err := fmt.Fprintln(s.stdout, line); err != nil {
 			return fmt.Errorf("write to standard output: %w", err)
 		}

@@ -14,6 +14,7 @@ import (
 	borgcell "borg/borgmaster/cell"
 	"borg/borgmaster/client"
 	"borg/borgmaster/verbs"
+	"borg/cfg"
 	"borg/cli"
 	"borg/identity"
 	"borg/proto/borgpb"
@@ -283,7 +284,15 @@ func userRevoke(s *session) error {
 				Hint("if that is meant: borgcfg user revoke --yes %s\nthe way back is then:\n%s", s.args[0], again)
 		}
 	}
-	return s.change(op, "user %s: all certificates issued so far are worthless; let in again: %s", s.args[0], again)
+	h, err := s.holder(s.args[0])
+	if err != nil {
+		return err
+	}
+	if !h.known && h.near != "" && !s.flag.Bool("yes") {
+		return cli.Errorf(cli.NotFound, "the cell has nothing of user %s", h.user).
+			Hint("did you mean %s?\nif %s was let in and has done nothing yet: borgcfg user revoke --yes %s", h.near, h.user, h.user)
+	}
+	return s.changeOf(h, op, "user %s: all certificates issued so far are worthless; let in again: %s", s.args[0], again)
 }
 
 // isSelf reports whether a user is the one who asks.
@@ -302,6 +311,13 @@ func machineInvite(s *session) error {
 
 // invite prints a token and nothing else on standard output.
 func (s *session) invite(role identity.Role, next string) error {
+	if near := cfg.DNSLabel(s.args[0]); near != s.args[0] {
+		e := cli.Errorf(cli.Usage, "%q cannot be a name: letters a-z, digits and dashes, at most 63, with a letter or digit at both ends", s.args[0])
+		if near != "" {
+			return e.Hint("did you mean %q?", near)
+		}
+		return e
+	}
 	m, err := s.master()
 	if err != nil {
 		return err

@@ -9,8 +9,6 @@ import (
 
 	ucli "github.com/urfave/cli/v2"
 	"go.yaml.in/yaml/v3"
-	"google.golang.org/grpc/codes"
-	grpcstatus "google.golang.org/grpc/status"
 
 	borgcell "borg/borgmaster/cell"
 	"borg/borgmaster/client"
@@ -295,10 +293,6 @@ func labelPolicyCheck(s *session) error {
 // no difference.
 func (s *session) fillLabels(m *client.Client, objects []declared) error {
 	resp, err := m.GetLabelPolicy(s.ctx, &borgrpc.GetLabelPolicyRequest{})
-	if grpcstatus.Code(err) == codes.Unimplemented {
-		// A master that is older rules no labels.
-		return nil
-	}
 	if err != nil {
 		return err
 	}

@@ -224,8 +224,16 @@ func (s *session) noSuchMachine(name string) error {
 }
 
 func machineRemove(s *session) error {
-	return s.mutateMachine(&borgpb.Op{Op: &borgpb.Op_RemoveMachine{RemoveMachine: &borgpb.RemoveMachine{
-		Name: s.args[0], Force: s.flag.Bool("force"), GiveUpVolumes: s.flag.Bool("give-up-volumes")}}}, "removed")
+	name := s.args[0]
+	err := s.mutateMachine(&borgpb.Op{Op: &borgpb.Op_RemoveMachine{RemoveMachine: &borgpb.RemoveMachine{
+		Name: name, Force: s.flag.Bool("force"), GiveUpVolumes: s.flag.Bool("give-up-volumes")}}}, "removed")
+	var refused *client.RefusedError
+	if !errors.As(err, &refused) || refused.Refusal.Kind != borgpb.RefusalKind_REFUSAL_KIND_STATE {
+		return err
+	}
+	return cli.Errorf(cli.Refused, "%w", err).Hint("what is on it: borgcfg tasks --machine %s; borgcfg volume list --machine %s\n"+
+		"have its tasks run elsewhere first: borgcfg machine drain %s --wait\n"+
+		"or remove it with what is on it: borgcfg machine remove %s --force --give-up-volumes", name, name, name, name)
 }
 
 func machineSet(s *session) error {

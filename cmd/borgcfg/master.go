@@ -355,3 +355,14 @@ func refusedRoster(r roster.Roster, err error) error {
 	}
 	return e
 }
+
+// tellMoved says that the place where the cell is named names somebody who is none of its
+// masters any more.
+func (s *session) tellMoved() {
+	if s.ctx.Err() != nil || s.client == nil || !s.client.Silent() {
+		return
+	}
+	if are, gone := s.client.Moved(s.ctx); len(gone) > 0 {
+		s.progress("%s names %s, where no master of the cell is any more; it should name: %s", s.place.Origin, strings.Join(gone, ", "), strings.Join(are, ","))
+	}
+}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 
 	"borg/cli"
 	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
 )
 
 func packageCommands(con *console) *ucli.Command {
@@ -57,6 +59,7 @@ func packageBan(s *session) error {
 	err = s.change(&borgpb.Op{Op: &borgpb.Op_BanPackage{BanPackage: ban}}, "package %s: banned %s%s", s.args[0], where(ban.Machine), until)
 	if err == nil {
 		s.progress("tasks that run with it go on; end them with borgcfg down, or update their jobs")
+		s.tellUnusedPackage(name)
 	}
 	return err
 }
@@ -106,4 +109,25 @@ func packageList(s *session) error {
 		t.add(names[i], where(b.Machine), b.By, ago(s.now(), b.SinceWallNs), until, b.Reason)
 	}
 	return t.write(s.out, "")
+}
+
+// tellUnusedPackage warns of a package that no job names.
+func (s *session) tellUnusedPackage(name string) {
+	resp, err := s.client.ListJobs(s.ctx, &borgrpc.ListJobsRequest{})
+	if err != nil {
+		return // The ban stands; this is advice.
+	}
+	var known []string
+	for _, j := range resp.Jobs {
+		for _, p := range j.GetSpec().GetTask().GetPackages() {
+			known = append(known, p.GetName())
+		}
+	}
+	switch near := cli.Nearest(name, known); {
+	case slices.Contains(known, name):
+	case near != "":
+		s.progress("no job names package %s; did you mean %s?", name, near)
+	default:
+		s.progress("no job names package %s yet; is the name right?", name)
+	}
 }

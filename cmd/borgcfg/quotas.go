@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,8 +10,6 @@ import (
 	"time"
 
 	ucli "github.com/urfave/cli/v2"
-	"google.golang.org/grpc/codes"
-	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	borgcell "borg/borgmaster/cell"
@@ -106,6 +105,10 @@ func quotaPolicy(s *session) error {
 			return cli.Errorf(cli.Usage, "%q is not a number of thousandths", n).Hint("such as --oversell batch=3000 for three times the cell")
 		}
 		o.Oversell = append(o.Oversell, &borgpb.Oversell{Band: band, Milli: uint32(milli)})
+		if milli == 0 {
+			said = append(said, name+" as at first")
+			return nil
+		}
 		said = append(said, fmt.Sprintf("%s up to %d‰ of the cell", name, milli))
 		return nil
 	})
@@ -152,7 +155,11 @@ func quotaList(s *session) error { return s.quotas("") }
 
 func quotaShow(s *session) error {
 	if len(s.args) > 0 {
-		return s.quotas(s.args[0])
+		user, err := userName(s.args[0])
+		if err != nil {
+			return err
+		}
+		return s.quotas(user)
 	}
 	user, err := s.user()
 	if err != nil {
@@ -208,6 +215,9 @@ func (s *session) quotas(user string) error {
 	}
 	if user != "" && holdsNothing(resp) {
 		s.progress("the cell has nothing of user %s, and shows what any user may have; is the name right?", user)
+		if h, err := s.holder(user); err == nil && h.near != "" {
+			s.progress("did you mean %s?", h.near)
+		}
 	}
 	if user == "" {
 		for _, b := range resp.Sold {
@@ -236,9 +246,10 @@ func (s *session) fillResources(m *client.Client, objects []declared) (map[strin
 		otherwise, known := bounds[d.User]
 		if !known {
 			resp, err := m.ListQuotas(s.ctx, d.User)
-			switch grpcstatus.Code(err) {
-			case codes.OK:
-			case codes.Unimplemented, codes.PermissionDenied:
+			var notAllowed *client.NotAllowedError
+			switch {
+			case err == nil:
+			case errors.As(err, &notAllowed) && !notAllowed.Revoked:
 				// Then what the cell fills in is seen as a difference.
 				resp = &borgrpc.ListQuotasResponse{}
 			default:

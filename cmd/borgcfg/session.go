@@ -64,6 +64,7 @@ func newSession(ctx *ucli.Context, con *console) (*session, error) {
 }
 
 func (s *session) close() {
+	s.tellMoved()
 	s.end()
 	s.renewing.Wait()
 	if s.client != nil {
@@ -233,14 +234,15 @@ func (s *session) explain(err error) error {
 		otherCell   *client.OtherCellError
 		noCell      *client.NoCellError
 		unknownCell *client.UnknownCellError
+		answered    *client.AnswerError
 	)
 	switch {
 	case errors.As(err, &faults):
 		e.Code = cli.Invalid
 	case errors.As(err, &refused):
-		e.Code, e.Next = refusalCode(refused.Refusal.Kind), refusalHint(refused.Refusal)
+		e.Code, e.Next = refusalCode(refused.Refusal.Kind), s.refusalHint(refused.Refusal)
 	case errors.As(err, &notFound):
-		e.Code, e.Next = cli.NotFound, "see what there is: borgcfg status"
+		e.Code, e.Next = cli.NotFound, s.missingHint("", notFound.Message)
 	case errors.As(err, &notAllowed) && notAllowed.Revoked && s.source != nil:
 		e.Code, e.Next = cli.NotAllowed, s.wayBack(s.source.Name().ID)
 	case errors.As(err, &notAllowed), errors.As(err, &distrusted):
@@ -254,6 +256,8 @@ func (s *session) explain(err error) error {
 	case errors.As(err, &unreachable):
 		e.Code = cli.Unreachable
 		e.Next = s.unreachableHint(unreachable)
+	case errors.As(err, &answered) && answered.Away():
+		e.Code = cli.Unreachable
 	case errors.As(err, &broken):
 		e.Code, e.Next = cli.Unreachable, "a master or the machine went away; run the command again"
 	case errors.As(err, &otherCell):
@@ -292,7 +296,7 @@ func refusalCode(k borgpb.RefusalKind) int {
 	}
 }
 
-func refusalHint(r *borgpb.Refusal) string {
+func (s *session) refusalHint(r *borgpb.Refusal) string {
 	if r.Kind == borgpb.RefusalKind_REFUSAL_KIND_INVALID && r.Field == capabilityField {
 		return capabilitiesHint()
 	}
@@ -300,7 +304,7 @@ func refusalHint(r *borgpb.Refusal) string {
 	case borgpb.RefusalKind_REFUSAL_KIND_CONFLICT, borgpb.RefusalKind_REFUSAL_KIND_STALE:
 		return "somebody changed it meanwhile; look again and repeat the command"
 	case borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND:
-		return "see what there is: borgcfg status"
+		return s.missingHint(r.Object, r.Message)
 	case borgpb.RefusalKind_REFUSAL_KIND_PERMISSION:
 		return "see what you may: borgcfg whoami"
 	case borgpb.RefusalKind_REFUSAL_KIND_MALFORMED:

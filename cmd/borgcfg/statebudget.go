@@ -18,8 +18,13 @@ func quotaState(s *session) error {
 	if !s.flag.Bool("default") {
 		o.User, whose, args = args[0], "user "+args[0], args[1:]
 	}
-	if len(args) == 0 && o.User != "" && !strings.Contains(o.User, "=") {
-		return s.quotas(o.User)
+	if o.User != "" && !strings.Contains(o.User, "=") {
+		if _, err := userName(o.User); err != nil {
+			return err
+		}
+		if len(args) == 0 {
+			return s.quotas(o.User)
+		}
 	}
 	if len(args) == 0 || strings.Contains(o.User, "=") {
 		return cli.Errorf(cli.Usage, "no user or no amount").Hint("such as borgcfg quota state alice tasks=300000, or borgcfg quota state --default tasks=100000")

@@ -125,9 +125,13 @@ func cellLines(c *borgrpc.GetCellResponse, now time.Time) []string {
 	if c.Elected == 0 {
 		elected = "no master is elected"
 	}
+	draining := ""
+	if c.MachinesDraining > 0 {
+		draining = fmt.Sprintf(" (%d draining)", c.MachinesDraining)
+	}
 	lines := []string{
 		fmt.Sprintf("cell %s: %s; %s known; index %d, format %d", orWord(c.CellName, "?"), elected, plural(len(c.Members), "master"), c.AppliedIndex, c.Format),
-		fmt.Sprintf("machines: %d up, %d down; tasks: %d running, %d pending, %d dead", c.MachinesUp, c.MachinesDown, c.TasksRunning, c.TasksPending, c.TasksDead),
+		fmt.Sprintf("machines: %d up%s, %d down; tasks: %d running, %d pending, %d dead", c.MachinesUp, draining, c.MachinesDown, c.TasksRunning, c.TasksPending, c.TasksDead),
 	}
 	if c.Simulated != nil {
 		lines = append(lines, fmt.Sprintf("simulated, as of %s (index %d); its clock now: %s, %s", wallText(c.Simulated.AsOfWallNs), c.Simulated.AsOfIndex, wallText(c.WallTimeNs), c.Simulated.Speed))

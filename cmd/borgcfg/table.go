@@ -1,6 +1,10 @@
 package main
 
-import "borg/tell"
+import (
+	"strings"
+
+	"borg/tell"
+)
 
 // style is how a cell of a table looks on a terminal with colours.
 type style = tell.Style
@@ -20,9 +24,26 @@ type cell struct {
 }
 
 // table is a table on this program's standard output.
-type table struct{ tell.Table }
+type table struct {
+	tell.Table
+	// Columns that hold sentences: people's and the cell's reasons.
+	long map[int]bool
+}
 
-func (t *table) head(names ...string) { t.Head(names...) }
+// reasonWidth is how many characters of a reason a table shows that is not -o wide.
+const reasonWidth = 80
+
+func (t *table) head(names ...string) {
+	for i, n := range names {
+		if n == "REASON" {
+			if t.long == nil {
+				t.long = make(map[int]bool)
+			}
+			t.long[i] = true
+		}
+	}
+	t.Head(names...)
+}
 
 // add adds a row of values that are printed as they are, or of cells.
 func (t *table) add(values ...any) {
@@ -34,4 +55,26 @@ func (t *table) add(values ...any) {
 	t.Add(values...)
 }
 
-func (t *table) write(o output, indent string) error { return t.Write(o.w, o.color, indent) }
+// write prints the table. Long reasons are cut where a word ends, unless all is asked
+// for: one of them would break each line of a terminal.
+func (t *table) write(o output, indent string) error {
+	if !o.wide() {
+		for i := range t.long {
+			t.Shorten(i, func(text string) string { return brief(text, reasonWidth) })
+		}
+	}
+	return t.Write(o.w, o.color, indent)
+}
+
+// brief is the beginning of a text, up to the end of a word.
+func brief(text string, most int) string {
+	runes := []rune(text)
+	if len(runes) <= most {
+		return text
+	}
+	cut := string(runes[:most-2])
+	if end := strings.LastIndexByte(cut, ' '); end > most/2 {
+		cut = cut[:end]
+	}
+	return strings.TrimRight(cut, " ,;:") + " …"
+}

@@ -254,10 +254,14 @@ func upFiles(s *session) error {
 		_, misfit := s.misfits(steps)
 		return misfit
 	}
+	strangers := s.strangers(steps)
 	for _, st := range steps {
 		if err := s.apply(st); err != nil {
 			return err
 		}
+	}
+	for _, h := range strangers {
+		s.stranger(h)
 	}
 	if err := s.tellTenants(ends); err != nil {
 		return err
@@ -333,9 +337,15 @@ func (s *session) misfits(steps []*step) (map[string]bool, error) {
 			}
 			machines = resp.Machines
 		}
-		if why := tooLarge(what, st.one(), machines); why != "" {
+		why := tooLarge(what, st.one(), machines)
+		if why != "" {
+			why = "no machine of the cell can hold it: " + why
+		} else {
+			why = st.tooWide(what.GetConstraints(), machines)
+		}
+		if why != "" {
 			misfits[st.Key()] = true
-			lines = append(lines, fmt.Sprintf("%s %s, but no machine of the cell can hold it: %s", st.Key(), accepted, why))
+			lines = append(lines, fmt.Sprintf("%s %s, but %s", st.Key(), accepted, why))
 			if first == "" {
 				first = s.short(st.User, st.Name)
 			}

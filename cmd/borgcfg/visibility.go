@@ -90,7 +90,19 @@ func (s *session) changeVisibility(done string, change func(*borgpb.Visibility) 
 
 func groupAdd(s *session) error {
 	name, users := s.args[0], s.args[1:]
-	return s.changeVisibility(fmt.Sprintf("group %s has %s", name, strings.Join(users, ", ")), func(v *borgpb.Visibility) error {
+	var strangers []*holder
+	for _, u := range users {
+		h, err := s.holder(u)
+		if err != nil {
+			return err
+		}
+		strangers = append(strangers, h)
+	}
+	var before []string
+	err := s.changeVisibility(fmt.Sprintf("group %s has %s", name, strings.Join(users, ", ")), func(v *borgpb.Visibility) error {
+		for _, g := range v.Groups {
+			before = append(before, g.Name)
+		}
 		g := groupNamed(v, name)
 		if g == nil {
 			g = &borgpb.ShareGroup{Name: name}
@@ -103,6 +115,16 @@ func groupAdd(s *session) error {
 		}
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	if near := cli.Nearest(name, before); near != "" && !slices.Contains(before, name) {
+		s.progress("group %s is new; did you mean %s? to take it back: borgcfg policy group remove %s", name, near, name)
+	}
+	for _, h := range strangers {
+		s.stranger(h)
+	}
+	return nil
 }
 
 func groupRemove(s *session) error {
@@ -110,7 +132,15 @@ func groupRemove(s *session) error {
 	return s.changeVisibility(fmt.Sprintf("group %s: removed %s", name, strings.Join(users, ", ")), func(v *borgpb.Visibility) error {
 		g := groupNamed(v, name)
 		if g == nil {
-			return cli.Errorf(cli.NotFound, "there is no group %s", name).Hint("borgcfg policy group list")
+			var names []string
+			for _, g := range v.Groups {
+				names = append(names, g.Name)
+			}
+			e := cli.Errorf(cli.NotFound, "there is no group %s", name)
+			if near := cli.Nearest(name, names); near != "" {
+				return e.Hint("did you mean %s?", near)
+			}
+			return e.Hint("see what there is: borgcfg policy group list")
 		}
 		for _, u := range users {
 			if !slices.Contains(g.Users, u) {

@@ -32,6 +32,9 @@ func watchObjects(s *session) error {
 	if err != nil {
 		return err
 	}
+	if err := s.tellUnwatched(req); err != nil {
+		return err
+	}
 	told := req.FromIndex
 	for {
 		err = m.Watch(s.ctx, req, func(resp *borgrpc.WatchResponse) error {

@@ -21,7 +21,8 @@ func (s *session) masterLogin(user string) string {
 	}
 	beside := filepath.Dir(s.place.IdentityPath)
 	for _, below := range []string{filepath.Join(beside, "masters"), cli.StateDir(s.place.Cell)} {
-		found, err := filepath.Glob(filepath.Join(below, "*", "replica.json"))
+		// A master that was taken out of the cell has no authority any more.
+		found, err := filepath.Glob(filepath.Join(below, "*", "authority.pem"))
 		if err != nil || len(found) == 0 {
 			continue
 		}

@@ -21,7 +21,7 @@ func TestMasterLogin(t *testing.T) {
 	if err := os.MkdirAll(master, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{filepath.Join(master, "replica.json"), filepath.Join(dir, "cell.yaml")} {
+	for _, path := range []string{filepath.Join(master, "authority.pem"), filepath.Join(dir, "cell.yaml")} {
 		if err := os.WriteFile(path, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -34,6 +34,9 @@ func TestMain(m *testing.M) {
 		return
 	}
 	if len(os.Args) > 2 && os.Args[1] == takeArgument {
+		if os.Args[2] == "connections" {
+			queueBytes()
+		}
 		takeAll()
 	}
 	if len(os.Args) > 2 && os.Args[1] == listenArgument {

@@ -79,7 +79,8 @@ func defragRows(d *plan.Defragged) (rows [][3]string) {
 	percent := func(v float64) string { return fmt.Sprintf("%.2f %%", v) }
 	return append(rows,
 		[3]string{"stranded CPU", percent(a.StrandedCPUPercent), percent(b.StrandedCPUPercent)},
-		[3]string{"stranded memory", percent(a.StrandedMemPercent), percent(b.StrandedMemPercent)})
+		[3]string{"stranded memory", percent(a.StrandedMemPercent), percent(b.StrandedMemPercent)},
+		[3]string{"free CPU and memory apart", percent(a.UnevenPercent), percent(b.UnevenPercent)})
 }
 
 func defragTable(w io.Writer, d *plan.Defragged) error {

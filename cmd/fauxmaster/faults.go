@@ -153,7 +153,11 @@ func newSimulation(ctx *ucli.Context) (*simulation, error) {
 	}
 	s.cfg = sim.Config{Seed: s.first, DurationNs: int64(ctx.Duration("duration")), Aim: ctx.String("aim")}
 	s.tally = newTally(s.first, s.n > 1 && s.cfg.DurationNs >= wholeRunNs)
-	if ctx.NArg() > 0 || s.n == 0 || s.processes < 1 || s.cfg.DurationNs <= 0 {
+	if ctx.NArg() > 0 {
+		return nil, cli.Errorf(cli.Usage, "it takes no cell and no arguments, and %q is too much: it makes cells of its own", ctx.Args().First()).
+			Hint("fauxmaster faults --seed 1 --seeds 100 --duration 30s")
+	}
+	if s.n == 0 || s.processes < 1 || s.cfg.DurationNs <= 0 {
 		return nil, cli.Errorf(cli.Usage, "want seeds, processes and a duration above zero").
 			Hint("fauxmaster faults --seed 1 --seeds 100 --duration 30s")
 	}

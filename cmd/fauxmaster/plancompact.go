@@ -52,14 +52,17 @@ func trialFlags() []ucli.Flag {
 
 // compactReport is the JSON of an answer.
 type compactReport struct {
-	Original int      `json:"machinesOfTheCell"`
-	Away     int      `json:"machinesDown,omitempty"`
-	Clones   int      `json:"clones"`
-	Tasks    int      `json:"tasks"`
-	Dropped  int      `json:"tasksTiedToOneMachine"`
-	Softened []string `json:"jobsWithSoftenedConstraints,omitempty"`
-	Daemons  []string `json:"daemonJobs,omitempty"`
-	Policy   string   `json:"policy"`
+	Original int `json:"machinesOfTheCell"`
+	Away     int `json:"machinesDown,omitempty"`
+	Clones   int `json:"clones"`
+	Tasks    int `json:"tasks"`
+	Dropped  int `json:"tasksTiedToOneMachine"`
+	// Nowhere names the jobs of NowhereTasks tasks that no machine could hold.
+	Nowhere      []string `json:"fitNoMachine,omitempty"`
+	NowhereTasks int      `json:"tasksThatFitNoMachine,omitempty"`
+	Softened     []string `json:"jobsWithSoftenedConstraints,omitempty"`
+	Daemons      []string `json:"daemonJobs,omitempty"`
+	Policy       string   `json:"policy"`
 	plan.Compacted
 	// Percent of the cell's machines that are up.
 	Percent float64 `json:"percentOfTheCell"`
@@ -113,7 +116,7 @@ func compact(ctx context.Context, c *cell.Cell, search scheduler.Config, of plan
 		return nil, err
 	}
 	r := &compactReport{
-		Original: k.Original, Away: k.Away, Clones: k.Clones, Tasks: k.Tasks, Dropped: k.Dropped, Softened: k.Softened, Daemons: k.Daemons,
+		Original: k.Original, Away: k.Away, Clones: k.Clones, Tasks: k.Tasks, Dropped: k.Dropped, Nowhere: k.Nowhere, NowhereTasks: k.NowhereTasks, Softened: k.Softened, Daemons: k.Daemons,
 		Policy: search.Policy.String(), Compacted: plan.Sum(results[0]), Seconds: time.Since(began).Seconds(),
 	}
 	r.Percent = 100 * float64(r.Machines) / float64(max(k.Original-k.Away, 1))
@@ -199,6 +202,9 @@ func compactTable(w io.Writer, r *compactReport) error {
 	c.row("workload", numberOf(r.Tasks, "task"))
 	if r.Dropped > 0 {
 		c.row("left out", fmt.Sprintf("%s tied to one machine", numberOf(r.Dropped, "task")))
+	}
+	if len(r.Nowhere) > 0 {
+		c.row("left out", fmt.Sprintf("%s, as no machine could hold them even if it were empty: %s", numberOf(r.NowhereTasks, "task"), strings.Join(cut(r.Nowhere, 5), ", ")))
 	}
 	if len(r.Softened) > 0 {
 		c.row("softened", fmt.Sprintf("%s with more tasks than half of the machines: %s", numberOf(len(r.Softened), "job"), strings.Join(cut(r.Softened, 5), ", ")))

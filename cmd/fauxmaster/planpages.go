@@ -142,7 +142,7 @@ func compactPage(of *fauxmaster.Picture, r *compactReport) *page {
 	for _, s := range []struct {
 		n    int
 		word string
-	}{{r.Dropped, "tasks tied to one machine, left out"}, {len(r.Softened), "jobs with more tasks than half of the machines: hard constraints taken as soft"}, {r.Away, "machines down, left out"}} {
+	}{{r.Dropped, "tasks tied to one machine, left out"}, {r.NowhereTasks, "tasks that no machine could hold, left out"}, {len(r.Softened), "jobs with more tasks than half of the machines: hard constraints taken as soft"}, {r.Away, "machines down, left out"}} {
 		if s.n > 0 {
 			rows = append(rows, []string{thousands(s.n), s.word})
 		}

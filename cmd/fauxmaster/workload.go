@@ -194,7 +194,10 @@ func workloadRows(r *workload.Report) (rows [][]string) {
 			add("evicted", "%s of %v", numberOf(n, "task"), tier)
 		}
 	}
-	add("passes", "%s in %.1f s, the longest %.3f s; %s; %s refused as conflicts", thousands(r.Passes), r.PassSeconds, r.LongestPass, entriesWords(r.Entries), numberOf(r.Conflicts, "place"))
+	add("passes", "%s in %.1f s, the longest %.3f s; %s", thousands(r.Passes), r.PassSeconds, r.LongestPass, entriesWords(r.Entries))
+	for _, words := range slices.Sorted(maps.Keys(r.ConflictKinds)) {
+		add("places refused", "%s: %s", thousands(r.ConflictKinds[words]), words)
+	}
 	if g := r.Gap; g != nil {
 		add("mean gap to the recording", "pending %.1f of %.1f, running %.1f of %.1f, evictions %.1f of %.1f in %v",
 			g.Pending, g.MeanPending, g.Running, g.MeanRunning, g.Evicted, g.MeanEvicted, time.Duration(r.EveryNs))

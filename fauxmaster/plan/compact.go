@@ -27,6 +27,10 @@ type Compaction struct {
 	// Tasks are packed; Dropped are tied to one machine, by a constraint that
 	// holds nowhere else.
 	Tasks, Dropped int
+	// Nowhere names the jobs and alloc sets of which some tasks or allocs are left out
+	// because no machine could hold them, with how many; NowhereTasks counts these.
+	Nowhere      []string
+	NowhereTasks int
 	// Softened jobs have more tasks than half of the machines.
 	Softened []string
 	// Daemons are the daemon jobs: one task of each takes its room on every machine that it
@@ -186,19 +190,27 @@ func (t *ties) alone(hard []*borgpb.Constraint) bool {
 
 // clone makes the cell as large as the workload needs.
 func (k *Compaction) clone(made *clones) error {
-	for k.Clones = 1; ; k.Clones++ {
+	for k.Clones = 1; ; {
 		var err error
 		if k.packing.Machines, err = made.of(k.packing.Workload, k.Clones); err != nil {
 			return err
 		}
-		if k.Whole, err = k.packing.Pack(func(*cell.Machine) bool { return true }); err != nil {
+		packing, left := k.packing, newNowhere()
+		packing.Nowhere = left.take
+		if k.Whole, err = packing.Pack(func(*cell.Machine) bool { return true }); err != nil {
 			return err
 		}
-		if k.fits(k.Whole) {
+		switch {
+		case k.Whole.Pending == 0:
 			return nil
-		}
-		if k.Clones == maxClones {
+		case k.leaveOut(left):
+			// The rest is packed again.
+		case k.fits(k.Whole):
+			return nil
+		case k.Clones == maxClones:
 			return &DoesNotFit{k.Clones, k.Whole}
+		default:
+			k.Clones++
 		}
 	}
 }

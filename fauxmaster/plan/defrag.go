@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -39,11 +40,30 @@ type Tidiness struct {
 	// a twentieth of their memory free, StrandedMemPercent the reverse.
 	StrandedCPUPercent float64 `json:"strandedCpuPercent"`
 	StrandedMemPercent float64 `json:"strandedMemPercent"`
-	rooms              []Room
+	// UnevenPercent is how far apart the free parts of CPU and of memory are: the root of
+	// the mean square over all machines.
+	UnevenPercent float64 `json:"unevenPercent"`
+	rooms         []Room
 }
 
 // Rooms are what is free on each machine.
 func (t Tidiness) Rooms() []Room { return t.rooms }
+
+// gains reports whether at least one figure is better than before and none is worse.
+func (t Tidiness) gains(before Tidiness) bool {
+	stranded := t.StrandedCPUPercent + t.StrandedMemPercent - before.StrandedCPUPercent - before.StrandedMemPercent
+	better := t.Empty > before.Empty || stranded < 0 || t.UnevenPercent < before.UnevenPercent
+	if t.Empty < before.Empty || stranded > 0 || t.UnevenPercent > before.UnevenPercent {
+		return false
+	}
+	for i, l := range t.Largest {
+		if l.Permille < before.Largest[i].Permille {
+			return false
+		}
+		better = better || l.Permille > before.Largest[i].Permille
+	}
+	return better
+}
 
 // Defragged is a plan of moves, and what it would gain.
 type Defragged struct {
@@ -90,6 +110,7 @@ func Defrag(c *cell.Cell, cfg scheduler.Config, maxMoves int, aims []string) (*D
 	}
 	moving := cfg
 	moving.Reschedule, moving.Moves = scheduler.RescheduleDefragment, maxMoves
+	m.cfg = moving
 	if m.s, err = scheduler.New(moving); err != nil {
 		return nil, err
 	}
@@ -103,7 +124,7 @@ func Defrag(c *cell.Cell, cfg scheduler.Config, maxMoves int, aims []string) (*D
 		case AimMachines:
 			err = d.empty(m, maxMoves)
 		case AimFragments:
-			err = d.fragments(m, maxMoves)
+			m, err = d.fragments(m, maxMoves)
 		default:
 			err = fmt.Errorf("there is no aim %q; aims: %s, %s", aim, AimMachines, AimFragments)
 		}
@@ -125,27 +146,56 @@ func Defrag(c *cell.Cell, cfg scheduler.Config, maxMoves int, aims []string) (*D
 	return d, err
 }
 
-// fragments does what the scheduler proposes, until it proposes nothing.
-func (d *Defragged) fragments(m *Model, maxMoves int) error {
+// fragments does what the scheduler proposes, until it proposes nothing. It keeps the moves
+// up to the last proposal after which the cell is better than before the first; the model
+// returned is of that moment.
+func (d *Defragged) fragments(m *Model, maxMoves int) (*Model, error) {
+	before, kept, steps := tidinessOf(m.cell), len(d.Moves), 0
+	start, err := m.Copy()
+	if err != nil {
+		return nil, err
+	}
+	// script is what was done, in order; nil is a wait.
+	var script []*borgpb.MoveTasks
 	for waited := false; len(d.Moves) < maxMoves; {
 		o := m.s.Plan(m.cell)
 		if o == nil && waited {
-			return nil
+			break
 		}
+		script = append(script, o)
 		if o == nil {
 			waited = true
 			m.entry(planWaitNs, nil)
 			continue
 		}
 		waited = false
-		o.Moves = o.Moves[:min(len(o.Moves), maxMoves-len(d.Moves))]
+		made := len(d.Moves)
+		o.Moves = o.Moves[:min(len(o.Moves), maxMoves-made)]
 		r, err := d.do(m, o, AimFragments)
 		if err != nil {
-			return err
+			return nil, err
+		}
+		if len(d.Moves) == made {
+			// It would be proposed again.
+			break
 		}
 		m.s.SettlePlan(m.cell, r)
+		if tidinessOf(m.cell).gains(before) {
+			kept, steps = len(d.Moves), len(script)
+		}
 	}
-	return nil
+	if kept == len(d.Moves) {
+		return m, nil
+	}
+	d.Moves = d.Moves[:kept]
+	for _, o := range script[:steps] {
+		if o == nil {
+			start.entry(planWaitNs, nil)
+		} else if _, err := new(Defragged).do(start, o, AimFragments); err != nil {
+			return nil, err
+		}
+	}
+	return start, nil
 }
 
 // do makes moves one after the other and notes those that the cell does; it ends at
@@ -317,10 +367,13 @@ var tidyScales = []int{1, 10, 100}
 func tidinessOf(c *cell.Cell) (t Tidiness) {
 	t.rooms = Rooms(c, true)
 	var capacity, strandedCPU, strandedMem cell.Resources
+	squares := 0.0
 	var free []cell.Resources
 	for _, r := range t.rooms {
 		capacity = capacity.Add(r.Capacity)
 		free = append(free, r.Free)
+		apart := freePercent(r.Free.CPUMilli, r.Capacity.CPUMilli) - freePercent(r.Free.MemBytes, r.Capacity.MemBytes)
+		squares += apart * apart
 		if r.Free.MemBytes < r.Capacity.MemBytes/20 {
 			strandedCPU.CPUMilli += max(r.Free.CPUMilli, 0)
 		}
@@ -341,5 +394,14 @@ func tidinessOf(c *cell.Cell) (t Tidiness) {
 	t.Largest = scaled(free, cell.Resources{CPUMilli: capacity.CPUMilli / n, MemBytes: capacity.MemBytes / n}, tidyScales)
 	t.StrandedCPUPercent = 100 * float64(strandedCPU.CPUMilli) / float64(max(capacity.CPUMilli, 1))
 	t.StrandedMemPercent = 100 * float64(strandedMem.MemBytes) / float64(max(capacity.MemBytes, 1))
+	t.UnevenPercent = math.Sqrt(squares / float64(n))
 	return t
+}
+
+// freePercent is what is free of a whole; of nothing, nothing is used.
+func freePercent(free, whole int64) float64 {
+	if whole <= 0 {
+		return 100
+	}
+	return 100 * float64(max(free, 0)) / float64(whole)
 }

@@ -93,6 +93,9 @@ func NewStudy(c *cell.Cell, cfg scheduler.Config, name string, q Setup) (*Study,
 	if _, err := st.part("one cell", Of{}); err != nil {
 		return nil, err
 	}
+	if k := st.Parts[0]; len(k.Nowhere) > 0 {
+		st.Notes = append(st.Notes, fmt.Sprintf("%d tasks are left out, as no machine could hold them even if it were empty: %s", k.NowhereTasks, strings.Join(k.Nowhere, ", ")))
+	}
 	switch name {
 	case "segregate":
 		return st, st.segregate()

@@ -432,8 +432,8 @@ func domainsOf(c *cell.Cell, by []Selector) (names []string, domains map[string]
 		for _, m := range s.Select(c) {
 			v, _ := s.value(m)
 			name := s.Key + "=" + v
-			if domains[name] == nil {
-				names = append(names, name)
+			if _, seen := domains[name]; !seen {
+				names, domains[name] = append(names, name), nil
 			}
 			if m.Up() && !slices.Contains(domains[name], m) {
 				domains[name] = append(domains[name], m)

@@ -34,6 +34,10 @@ func (m *masterSide) admitted(from caller, op *borgpb.Op, deadlineNs int64, done
 		propose(done)
 		return
 	}
+	done, ok := m.worked(from.name.User(), op, done)
+	if !ok {
+		return
+	}
 	var p *place
 	left := false
 	leave := func(ok bool) {
@@ -64,6 +68,31 @@ func (m *masterSide) admitted(from caller, op *borgpb.Op, deadlineNs int64, done
 		turn(nil)
 	}
 	m.stepAdmission()
+}
+
+// worked takes the work of a user's op from the budget; done gives it back if the op has no turn.
+func (m *masterSide) worked(user string, op *borgpb.Op, done func(*borgpb.Result, error)) (func(*borgpb.Result, error), bool) {
+	work := m.r.cell.Work(op)
+	if r := m.admission.Work(m.r.monoNs(), user, work); r != nil {
+		m.r.w.mark("op refused for work budget")
+		done(nil, errTooMuch{r})
+		return nil, false
+	}
+	return func(res *borgpb.Result, err error) {
+		if errors.As(err, new(errTooMuch)) {
+			m.admission.NotWorked(user, work)
+		}
+		done(res, err)
+	}, true
+}
+
+// refusedElsewhere notes that the elected replica turned an op away.
+func (m *masterSide) refusedElsewhere(user string, op *borgpb.Op, why *admission.Refusal) {
+	if m.r.cell.Work(op) > admission.FreeWork {
+		m.admission.RefusedWork(m.r.monoNs(), user, why)
+	} else {
+		m.admission.Close(m.r.monoNs(), user, why)
+	}
 }
 
 // begin admits a mutation at the replica that is asked; done gives back what it holds.
@@ -111,6 +140,8 @@ const (
 	settlesNs   = 2 * second
 	// So long a flooding call is waited for.
 	floodWaitNs = second
+	// One in so many of its changes is of so many tasks.
+	floodLargeEvery, floodLargeTasks = 50, 100_000
 	// Beside a flood others are answered within this, where nothing else is wrong.
 	besideFloodNs = 500 * millisecond
 	// What of the crashes of one job is logged within stormNs: what all replicas may pass
@@ -143,6 +174,9 @@ func (w *World) flood() {
 		op := &borgpb.Op{
 			RequestId: fmt.Sprintf("flood-%06d", made), RequestWallNs: w.wallNs(),
 			Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: floodUser, Name: "none"}},
+		}
+		if made%floodLargeEvery == 0 {
+			op.Op = &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{User: floodUser, Name: "none", Tasks: floodLargeTasks}}
 		}
 		w.truth.asked[op.RequestId] = asking{caller: from, atNs: w.now}
 		to, deadline := w.replicas[r.IntN(len(w.replicas))], w.now+floodWaitNs

@@ -185,7 +185,7 @@ func (m *masterSide) dutyTick() {
 	m.r.after(dutyTickNs, func() {
 		m.follow()
 		if m.dutyTerm != 0 {
-			ticked := duty.Ticked{Applied: m.r.cell.Index(), Format: m.r.cell.Format(), Members: m.memberIDs(), LostDeclared: m.r.cell.LostDeclared() > 0, DueInNs: m.r.cell.DueInNs()}
+			ticked := duty.Ticked{Applied: m.r.cell.Index(), Format: m.r.cell.Format(), Members: m.memberIDs(), LostDeclared: m.r.cell.LostDeclared() > 0, DueInNs: m.r.cell.DueInNs(), Ending: m.r.cell.Ending()}
 			for _, p := range m.r.core.Peers(time.Duration(tickNs)) {
 				ticked.Raft = append(ticked.Raft, duty.RaftHeard{ID: p.ID, AgoNs: int64(p.Heard)})
 			}
@@ -500,7 +500,7 @@ func (m *masterSide) mutate(from caller, op *borgpb.Op, forwarded bool, deadline
 		default:
 			m.forward(s.Elected, from, op, deadlineNs, func(res *borgpb.Result, err error) {
 				if too := (errTooMuch{}); errors.As(err, &too) {
-					m.admission.Close(m.r.monoNs(), from.name.User(), too.Refusal)
+					m.refusedElsewhere(from.name.User(), op, too.Refusal)
 				}
 				end(res, err)
 			})

@@ -183,7 +183,7 @@ func TestFlood(t *testing.T) {
 	if r.Violation != nil {
 		t.Error(r.Violation)
 	}
-	for _, name := range []string{"flood turned away", "answered beside a flood", "crash storm"} {
+	for _, name := range []string{"flood turned away", "op refused for work budget", "answered beside a flood", "crash storm"} {
 		if r.Marks[name] == 0 {
 			t.Errorf("the seed did not come to: %s", name)
 		}

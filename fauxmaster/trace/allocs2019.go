@@ -34,6 +34,8 @@ type alloc2019 struct {
 	ended bool
 	// ours is its index in the cell.
 	ours int
+	// found is how many tasks were found to be in it by their machine.
+	found int
 }
 
 func newAllocSets2019(o *Google2019) *allocSets2019 {
@@ -180,9 +182,17 @@ func (s *allocSets2019) holds(id int64, here bool, sinceUs int64) string {
 	return set.name
 }
 
-// nameOf names the alloc that a task is in.
+// nameOf names the alloc that a task is in. Tables that the masters wrote of the past name
+// the set alone: then it is the alloc of the set on the task's machine, of several the one
+// with the fewest such tasks.
 func (s *allocSets2019) nameOf(t *task2011) string {
 	set := s.all[t.alloc]
+	if set != nil && t.allocIndex < 0 && t.machine != 0 {
+		if a := set.on(t.machine); a != nil {
+			a.found++
+			return fmt.Sprintf("%s/%d", set.name, a.ours)
+		}
+	}
 	if set == nil || set.allocs[t.allocIndex] == nil {
 		if t.machine != 0 {
 			s.of.note("tasks that ran in an alloc that is not there: they wait")
@@ -190,6 +200,16 @@ func (s *allocSets2019) nameOf(t *task2011) string {
 		return ""
 	}
 	return fmt.Sprintf("%s/%d", set.name, set.allocs[t.allocIndex].ours)
+}
+
+// on is an alloc of the set on a machine; nil if there is none.
+func (set *allocSet2019) on(machine int64) (best *alloc2019) {
+	for _, index := range slices.Sorted(maps.Keys(set.allocs)) {
+		if a := set.allocs[index]; a.machine == machine && !a.ended && (best == nil || a.found < best.found) {
+			best = a
+		}
+	}
+	return best
 }
 
 func sortedIDs[T any](all map[int64]T) []int64 { return slices.Sorted(maps.Keys(all)) }

@@ -1,12 +1,15 @@
 package workload
 
 import (
+	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"borg/borgmaster/cell"
 	"borg/fauxmaster/trace"
 	"borg/proto/borgpb"
+	"borg/tell"
 )
 
 // Bands counts tasks by band: free, batch, mid, production, monitoring.
@@ -31,8 +34,8 @@ type Sample struct {
 	Finished  int   `json:"finished"`
 	Failed    int   `json:"failed"`
 	Placed    int   `json:"placed"`
-	// Shares of what the machines have that are up: limits of what runs, and what it
-	// reserves.
+	// Shares of what the machines have that are up: limits of what has a place there, allocs
+	// and volumes as a whole, and what it reserves, which is never more.
 	LimitCPU    float64 `json:"limitCpu"`
 	LimitMem    float64 `json:"limitMem"`
 	ReservedCPU float64 `json:"reservedCpu"`
@@ -92,19 +95,20 @@ type Report struct {
 	// LeavesOut is what the model does not have.
 	LeavesOut []string `json:"leavesOut"`
 	// Submitted counts the tasks that arrived, Placed the places that were given,
-	// Conflicts those that the cell refused.
-	Submitted int `json:"submitted"`
-	Placed    int `json:"placed"`
-	Conflicts int `json:"conflicts"`
-	Finished  int `json:"finished"`
-	Failed    int `json:"failed"`
+	// Conflicts those that the cell refused, and ConflictKinds those by kind and test.
+	Submitted     int            `json:"submitted"`
+	Placed        int            `json:"placed"`
+	Conflicts     int            `json:"conflicts"`
+	ConflictKinds map[string]int `json:"conflictKinds,omitempty"`
+	Finished      int            `json:"finished"`
+	Failed        int            `json:"failed"`
 	// Evicted by band.
 	Evicted Bands `json:"evicted"`
 	// LeftOut tasks never had a machine where they were recorded; Unplaced counts those
 	// that were not left out.
 	LeftOut  int `json:"leftOut"`
 	Unplaced int `json:"unplaced"`
-	// Refused ops that came from outside, by the cell's words.
+	// Refused ops that came from outside, by what they are and the cell's words.
 	Refused map[string]int `json:"refused,omitempty"`
 	// Entries of the log, passes of the scheduler, and what they took outside.
 	Entries     int     `json:"entries"`
@@ -137,10 +141,7 @@ func (r *run) sample() {
 			continue
 		}
 		s.Machines++
-		capacity, reserved = capacity.Add(m.Capacity()), reserved.Add(m.Held(false))
-		for p := range m.Copies() {
-			limits = limits.Add(p.Resources())
-		}
+		capacity, limits, reserved = capacity.Add(m.Capacity()), limits.Add(m.Limits()), reserved.Add(m.Held(false))
 	}
 	s.LimitCPU, s.LimitMem = ratio(limits.CPUMilli, capacity.CPUMilli), ratio(limits.MemBytes, capacity.MemBytes)
 	s.ReservedCPU, s.ReservedMem = ratio(reserved.CPUMilli, capacity.CPUMilli), ratio(reserved.MemBytes, capacity.MemBytes)
@@ -184,7 +185,30 @@ func (r *Report) refuse(op *borgpb.Op, why *borgpb.Refusal) {
 	if op.GetReports() != nil {
 		return
 	}
-	r.Refused[why.GetMessage()]++
+	words := why.GetMessage()
+	if f := why.GetField(); f != "" {
+		words = f + ": " + words
+	}
+	kind := op.ProtoReflect().WhichOneof(op.ProtoReflect().Descriptor().Oneofs().ByName("op"))
+	r.Refused[fmt.Sprintf("%s (%s): %s", strings.ReplaceAll(string(kind.Name()), "_", " "), tell.Word(why.GetKind()), words)]++
+}
+
+// conflict counts the places of a batch that were refused, of so many.
+func (r *Report) conflict(res *borgpb.Result, places int) {
+	add := func(why *borgpb.Refusal, n int) {
+		if why.GetKind() == borgpb.RefusalKind_REFUSAL_KIND_UNSPECIFIED {
+			return
+		}
+		words := tell.Word(why.GetKind())
+		if f := why.GetField(); f != "" {
+			words += ": " + f
+		}
+		r.ConflictKinds[words] += n
+	}
+	add(res.GetRefusal(), places)
+	for _, why := range res.GetItems() {
+		add(why, 1)
+	}
 }
 
 // close ends the report.

@@ -147,7 +147,7 @@ func newRun(w *Workload, cfg Config) (*run, error) {
 	}
 	return &run{
 		cfg: cfg, w: w, cell: w.Cell, s: s, cellNs: w.Cell.TimeNs(), wallNs: w.Cell.WallNs(), lives: make(map[cell.UID]*lives),
-		touched: make(map[string]bool), report: &Report{EveryNs: cfg.EveryNs, FromWallNs: w.Cell.WallNs(), Policy: cfg.Search.Policy.String(), LeavesOut: LeavesOut, Refused: make(map[string]int)},
+		touched: make(map[string]bool), report: &Report{EveryNs: cfg.EveryNs, FromWallNs: w.Cell.WallNs(), Policy: cfg.Search.Policy.String(), LeavesOut: LeavesOut, Refused: make(map[string]int), ConflictKinds: make(map[string]int)},
 	}, nil
 }
 
@@ -562,6 +562,7 @@ func (r *run) pass() (moved bool) {
 		of := r.s.Settle(r.cell, b.ID, res)
 		r.report.Placed += of.Of - of.Count
 		r.report.Conflicts += of.Count
+		r.report.conflict(res, of.Of)
 		if of.Count == of.Of {
 			return moved
 		}

@@ -25,5 +25,3 @@ const (
 	Case Operator = "case"
 )
 
-// Operators lists all of them in the order of reports.
-var Operators = []Operator{Boundary, Comparison, Logic, Arithmetic, Statement, Arguments, Branch, Constant, Case}

@@ -1496,8 +1496,8 @@ type ReadLogRequest struct {
 	Stream LogStream `protobuf:"varint,2,opt,name=stream,proto3,enum=borgrpc.LogStream" json:"stream,omitempty"`
 	// Go on until the copy has ended.
 	Follow bool `protobuf:"varint,3,opt,name=follow,proto3" json:"follow,omitempty"`
-	// Start so many bytes before the end of each stream; zero: from the start
-	// of what is kept.
+	// Start with the line that goes on so many bytes before the end of each stream; zero:
+	// from the start of what is kept.
 	TailBytes int64 `protobuf:"varint,4,opt,name=tail_bytes,json=tailBytes,proto3" json:"tail_bytes,omitempty"`
 	// Not the lines that the borglet had seen before this time, to a second; zero:
 	// all.

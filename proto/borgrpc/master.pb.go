@@ -465,6 +465,8 @@ type GetCellResponse struct {
 	MachinesUp uint32 `protobuf:"varint,16,opt,name=machines_up,json=machinesUp,proto3" json:"machines_up,omitempty"`
 	// Number of machines that are down.
 	MachinesDown uint32 `protobuf:"varint,17,opt,name=machines_down,json=machinesDown,proto3" json:"machines_down,omitempty"`
+	// Number of machines that are up and draining.
+	MachinesDraining uint32 `protobuf:"varint,963,opt,name=machines_draining,json=machinesDraining,proto3" json:"machines_draining,omitempty"`
 	// Cell time. Nanoseconds.
 	CellTimeNs int64 `protobuf:"varint,18,opt,name=cell_time_ns,json=cellTimeNs,proto3" json:"cell_time_ns,omitempty"`
 	// The cell's wall clock. Nanoseconds since 1970.
@@ -636,6 +638,13 @@ func (x *GetCellResponse) GetMachinesUp() uint32 {
 func (x *GetCellResponse) GetMachinesDown() uint32 {
 	if x != nil {
 		return x.MachinesDown
+	}
+	return 0
+}
+
+func (x *GetCellResponse) GetMachinesDraining() uint32 {
+	if x != nil {
+		return x.MachinesDraining
 	}
 	return 0
 }
@@ -4078,7 +4087,7 @@ type LogsRequest struct {
 	Stream LogStream `protobuf:"varint,5,opt,name=stream,proto3,enum=borgrpc.LogStream" json:"stream,omitempty"`
 	// Go on until the copy has ended.
 	Follow bool `protobuf:"varint,6,opt,name=follow,proto3" json:"follow,omitempty"`
-	// Start so many bytes before the end; zero: from the start.
+	// Start with the line that goes on so many bytes before the end; zero: from the start.
 	TailBytes int64 `protobuf:"varint,7,opt,name=tail_bytes,json=tailBytes,proto3" json:"tail_bytes,omitempty"`
 	// Not the lines that the machine had seen before this time, to a second; zero:
 	// all.
@@ -6208,7 +6217,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x10ValidateResponse\x12'\n" +
 	"\arefusal\x18\x01 \x01(\v2\r.borg.RefusalR\arefusal\x12\x18\n" +
 	"\arefused\x18\x02 \x01(\rR\arefused\"\x10\n" +
-	"\x0eGetCellRequest\"\x81\a\n" +
+	"\x0eGetCellRequest\"\xaf\a\n" +
 	"\x0fGetCellResponse\x12\x1b\n" +
 	"\tcell_name\x18\x01 \x01(\tR\bcellName\x12\x17\n" +
 	"\acell_id\x18\x02 \x01(\tR\x06cellId\x12\x14\n" +
@@ -6229,7 +6238,8 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"tasks_dead\x18\x0f \x01(\rR\ttasksDead\x12\x1f\n" +
 	"\vmachines_up\x18\x10 \x01(\rR\n" +
 	"machinesUp\x12#\n" +
-	"\rmachines_down\x18\x11 \x01(\rR\fmachinesDown\x12 \n" +
+	"\rmachines_down\x18\x11 \x01(\rR\fmachinesDown\x12,\n" +
+	"\x11machines_draining\x18\xc3\a \x01(\rR\x10machinesDraining\x12 \n" +
 	"\fcell_time_ns\x18\x12 \x01(\x03R\n" +
 	"cellTimeNs\x12 \n" +
 	"\fwall_time_ns\x18\x13 \x01(\x03R\n" +

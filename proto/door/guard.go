@@ -2,6 +2,7 @@ package door
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -258,26 +259,38 @@ func (c *Config) count(method string, stream bool, began time.Time, err *error) 
 	}
 }
 
+// Told marks the error of a call whose refusal its handler has recorded: Refused does not hear
+// of it again.
+func Told(err error) error { return &toldError{err} }
+
+type toldError struct{ error }
+
+func (e *toldError) Unwrap() error { return e.error }
+
+// GRPCStatus is what the caller is sent.
+func (e *toldError) GRPCStatus() *status.Status { return status.Convert(e.error) }
+
 // tell reports a call that was not allowed to Refused, except one that a master forwards: the
 // master has reported it.
 func (c *Config) tell(ctx context.Context, method string, err error) {
 	code := status.Code(err)
-	if c.Refused == nil || err == nil || (code != codes.PermissionDenied && code != codes.Unauthenticated) {
+	var told *toldError
+	if c.Refused == nil || err == nil || errors.As(err, &told) || (code != codes.PermissionDenied && code != codes.Unauthenticated) {
 		return
 	}
-	told := Refusal{Method: method, Err: err}
+	refused := Refusal{Method: method, Err: err}
 	if p, _ := peer.FromContext(ctx); p != nil {
 		if info, ok := p.AuthInfo.(authInfo); ok {
-			told.Caller = info.name
+			refused.Caller = info.name
 		}
 		if p.Addr != nil {
-			told.Addr = p.Addr.String()
+			refused.Addr = p.Addr.String()
 		}
 	}
-	if caller := Caller(ctx); caller != (identity.Name{}) && caller != told.Caller {
+	if caller := Caller(ctx); caller != (identity.Name{}) && caller != refused.Caller {
 		return
 	}
-	c.Refused(told)
+	c.Refused(refused)
 }
 
 // guardedStream checks the caller's certificate with each message, since a stream may last for

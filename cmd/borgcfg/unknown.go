@@ -1,0 +1,166 @@
+package main
+
+import (
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+
+	"borg/borgmaster/client"
+	"borg/cfg"
+	"borg/cli"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+// tellUnknown warns of a job or machine that the cell does not have, where that is no
+// error: what happened to it may be told for weeks.
+func (s *session) tellUnknown(job, machine string) error {
+	if job != "" {
+		n, err := s.job(job)
+		if err != nil {
+			return err
+		}
+		if err := s.tellMissed(s.missesJob(n)); err != nil {
+			return err
+		}
+	}
+	if machine == "" {
+		return nil
+	}
+	return s.tellMissed(s.missesMachine(machine))
+}
+
+// tellUnwatched warns of one that a watch names and that is not there, or not yet.
+func (s *session) tellUnwatched(req *borgrpc.WatchRequest) error {
+	switch {
+	case req.Name == "" || req.FromIndex != 0:
+		return nil
+	case req.Kind == borgpb.ObjectKind_OBJECT_KIND_MACHINE:
+		return s.tellMissed(s.missesMachine(req.Name))
+	}
+	return s.tellMissed(s.missesJob(jobName{req.User, req.Name}))
+}
+
+// missesJob is an error if the cell has no job or alloc set of that name.
+func (s *session) missesJob(n jobName) error {
+	_, err := s.find(n)
+	return err
+}
+
+func (s *session) missesMachine(name string) error {
+	m, err := s.master()
+	if err != nil {
+		return err
+	}
+	resp, err := m.ListMachines(s.ctx, &borgrpc.ListMachinesRequest{})
+	if err != nil || slices.ContainsFunc(resp.Machines, func(m *borgpb.Machine) bool { return m.GetMeta().GetName() == name }) {
+		return err
+	}
+	return s.noSuchMachine(name)
+}
+
+// tellMissed says that something is not there, and passes other errors on.
+func (s *session) tellMissed(err error) error {
+	var missing *cli.Error
+	if !errors.As(err, &missing) || missing.Code != cli.NotFound {
+		var hidden *client.NotAllowedError
+		if errors.As(err, &hidden) {
+			return nil
+		}
+		return err
+	}
+	s.progress("%s", missing.What)
+	if missing.Next != "" {
+		s.progress("  %s", missing.Next)
+	}
+	return nil
+}
+
+// tellUnknownUser warns of a user of whom the cell has nothing.
+func (s *session) tellUnknownUser(user string) error {
+	if user == "" {
+		return nil
+	}
+	h, err := s.holder(user)
+	if err != nil || h.known {
+		return nil
+	}
+	if h.near != "" {
+		s.progress("the cell has nothing of user %s; did you mean %s?", user, h.near)
+		return nil
+	}
+	s.progress("the cell has nothing of user %s", user)
+	return nil
+}
+
+// strangers are the users other than the caller whom an up would give their first job or
+// alloc set.
+func (s *session) strangers(steps []*step) (all []*holder) {
+	seen := make(map[string]bool)
+	for _, st := range steps {
+		if seen[st.User] || st.action != create || st.User == s.source.Name().User() {
+			continue
+		}
+		seen[st.User] = true
+		// Who may not ask is told by the cell's answer to the change itself.
+		if h, err := s.holder(st.User); err == nil && !h.known {
+			all = append(all, h)
+		}
+	}
+	return all
+}
+
+// noSuch is how masters say that something is not there, with its name.
+var noSuch = regexp.MustCompile(`^there is no (job|alloc set|machine) ([a-z0-9/-]+)$`)
+
+// missingHint is what to type when the cell does not have what a command is about: object,
+// or what the message names.
+func (s *session) missingHint(object, message string) string {
+	const otherwise = "see what there is: borgcfg status"
+	says := func(text string) bool { return strings.Contains(message, text) }
+	if m := noSuch.FindStringSubmatch(message); m != nil {
+		object, message = m[2], "there is no such "+m[1]
+	}
+	switch {
+	case says("such machine") && s.client != nil:
+		return nextOf(s.noSuchMachine(object), otherwise)
+	case (says("such job") || says("such alloc set")) && s.client != nil:
+		if user, name, ok := strings.Cut(object, "/"); ok {
+			return nextOf(s.noSuchJob(jobName{user, name}), otherwise)
+		}
+	case says("such volume"):
+		return "see what there is: borgcfg volume list"
+	case says("not banned"):
+		return "see what is: borgcfg package list"
+	case says("no quota"):
+		return "see what there is: borgcfg quota list"
+	case says("capability"):
+		return "see who has which: borgcfg user list"
+	case says("such secret"):
+		return "see what there is: borgcfg secret list"
+	case says("such file"):
+		return "see what there is: borgcfg file ls"
+	}
+	return otherwise
+}
+
+// userName is an argument that names a user.
+func userName(arg string) (string, error) {
+	if near := cfg.DNSLabel(arg); near != arg || arg == "" {
+		e := cli.Errorf(cli.Usage, "%q is not a user: names have letters a-z, digits and dashes", arg)
+		if near != "" {
+			return "", e.Hint("did you mean %q?", near)
+		}
+		return "", e
+	}
+	return arg, nil
+}
+
+func nextOf(err error, otherwise string) string {
+	var e *cli.Error
+	if errors.As(err, &e) && e.Next != "" {
+		return e.Next
+	}
+	return otherwise
+}
