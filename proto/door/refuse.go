@@ -10,15 +10,17 @@ import (
 	"borg/proto/door/entrance"
 )
 
-// pickyListener closes connections that would get no turn for their handshake, before anything is
-// allocated or started for them. Under a flood from an address most of what a connection costs is
-// the goroutine, the buffers and the reads of one that comes to nothing.
+// pickyListener closes connections that would get no turn for their handshake before anything is
+// allocated or started for them. In a flood, the goroutine, the buffers and the reads of a
+// connection cost more than accepting it does.
 type pickyListener struct {
 	net.Listener
 	passes *passes
+	// Reports whether a guest of an address that shows no pass would get no turn.
+	full func(host string) bool
 }
 
-// Accept returns the next connection that may get a turn, or that has not said enough to tell.
+// Accept returns the next connection that may get a turn, or that has sent nothing yet.
 func (l *pickyListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
@@ -33,10 +35,10 @@ func (l *pickyListener) Accept() (net.Conn, error) {
 	}
 }
 
-// peekedBytes is how much of the first message is looked at: what a pass may be in.
+// peekedBytes is how much of the first message is searched for a pass (see entrance.PassMark).
 const peekedBytes = 512
 
-// refuses reports whether the other end has hung up already, or has said something without a known
+// refuses reports whether the other end has hung up already, or has sent something without a known
 // pass from an address whose guests get no turn now.
 func (l *pickyListener) refuses(conn *net.TCPConn) bool {
 	raw, err := conn.SyscallConn()
@@ -56,5 +58,5 @@ func (l *pickyListener) refuses(conn *net.TCPConn) bool {
 	if shown && len(pass) >= 2*passBytes && l.passes.has(string(pass[:2*passBytes])) {
 		return false
 	}
-	return shaking.atDoors.Full(entrance.HostOf(conn.RemoteAddr()))
+	return l.full(entrance.HostOf(conn.RemoteAddr()))
 }

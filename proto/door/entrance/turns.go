@@ -16,9 +16,9 @@ const restFactor = 3
 // should not be three times as long as that wait.
 const mostTaken = 5 * time.Millisecond
 
-// maxFresh is how many guests of a crowded place may come in line for each of its turns. The newest
-// gets the turn, so of more at most one would be served, and which one makes no difference to an
-// honest guest. Those beyond are refused before anything is read or computed for them.
+// maxFresh bounds the guests of a crowded place that join its queue between two of its turns. Only
+// the newest of them gets the next turn, so refusing those beyond the bound serves as many guests
+// as before, and saves what they would cost.
 const maxFresh = 8
 
 // Processor time that handshakes may use without success, before their guests count as crowded.
@@ -92,7 +92,7 @@ type queue struct {
 	at place
 	// Guests that have answered a message of this end, and the others.
 	answered, others list.List
-	// Number of guests that came since the place had a turn.
+	// Number of guests that joined others since the place had a turn.
 	fresh int
 	// In one of the lists of Turns.
 	in    *list.List
@@ -104,8 +104,8 @@ func NewTurns(n int) *Turns {
 	return &Turns{all: n, free: n, hosts: newLedger(maxKnownHosts), users: newLedger(maxKnownUsers), waiting: map[place]*queue{}}
 }
 
-// take waits for a turn. It reports false if the guest was dropped meanwhile or is refused. A guest that has
-// answered goes before others of its place.
+// take waits for a turn. It reports false if the guest was dropped meanwhile or its place is full.
+// A guest that has answered goes before others of its place.
 func (t *Turns) take(g *Guest, answered bool) bool {
 	t.mu.Lock()
 	if g.dropped {
@@ -117,12 +117,12 @@ func (t *Turns) take(g *Guest, answered bool) bool {
 	if first {
 		t.know(g, now)
 	}
-	q := t.waiting[g.at]
-	if first && q.full() && g.pays.over(now, g.grant) {
+	if first && t.refuses(g, now) {
 		t.mu.Unlock()
 		dropped.Add(1)
 		return false
 	}
+	q := t.waiting[g.at]
 	if q == nil {
 		q = &queue{at: g.at}
 		t.waiting[g.at] = q
@@ -142,14 +142,20 @@ func (t *Turns) take(g *Guest, answered bool) bool {
 	return <-g.wake
 }
 
-// Full reports whether a new guest of an address that shows no pass would be refused.
+// Full reports whether a new guest of an address would get no turn if it shows no pass.
 func (t *Turns) Full(host string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	g := Guest{host: host}
 	now := time.Now()
 	t.know(&g, now)
-	return t.waiting[g.at].full() && g.pays.over(now, g.grant)
+	return t.refuses(&g, now)
+}
+
+// refuses reports whether a new guest's place is crowded and full. The caller holds mu.
+func (t *Turns) refuses(g *Guest, now time.Time) bool {
+	q := t.waiting[g.at]
+	return q != nil && q.fresh >= maxFresh && g.pays.over(now, g.grant)
 }
 
 // know determines the account that pays for a guest. The caller holds mu.
@@ -314,9 +320,6 @@ func (t *Turns) arm(now time.Time) {
 		t.pass(time.Now())
 	})
 }
-
-// full reports whether as many guests came since the last turn as may. The queue may be nil.
-func (q *queue) full() bool { return q != nil && q.fresh >= maxFresh }
 
 // next returns the guest of the queue that gets its next turn.
 func (q *queue) next() *Guest {
