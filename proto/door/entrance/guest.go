@@ -147,12 +147,23 @@ func (g *Guest) leaveTurn() {
 
 // drop closes the connection, without waiting for the other end.
 func (g *Guest) drop() {
-	if tcp, ok := g.Conn.(*net.TCPConn); ok {
+	hangUp(g.Conn)
+	g.turns.drop(g)
+}
+
+// Refuse closes a connection that does not become a guest.
+func Refuse(conn net.Conn) {
+	dropped.Add(1)
+	hangUp(conn)
+}
+
+// hangUp closes a connection, without waiting for the other end.
+func hangUp(conn net.Conn) {
+	if tcp, ok := conn.(*net.TCPConn); ok {
 		// The kernel keeps nothing of it. This fails only if it is closed already.
 		_ = tcp.SetLinger(0)
 	}
-	g.Conn.Close()
-	g.turns.drop(g)
+	conn.Close()
 }
 
 // away is leaveTurn with mu.
