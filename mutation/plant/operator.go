@@ -24,4 +24,3 @@ const (
 	// Case does nothing in one case of a switch.
 	Case Operator = "case"
 )
-
