@@ -88,13 +88,6 @@ func (f *Fake) End(id ID, exit *borgpb.Exit) {
 	f.events <- Observed{ID: id, Run: l.Run, Kind: Exited, Exit: exit}
 }
 
-// Deafen makes a copy ignore SIGTERM.
-func (f *Fake) Deafen(id ID) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.deaf[id] = true
-}
-
 // Live lists the copies that run, in the order of reports.
 func (f *Fake) Live() []ID {
 	f.mu.Lock()

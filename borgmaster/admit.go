@@ -187,7 +187,7 @@ func (m *Master) admitCall(method string, caller identity.Name) error {
 func (m *Master) enterStream(caller identity.Name) (leave func(), err error) {
 	leave, ok := m.streams.enter(caller.User(), maxStreamsOfUser, maxStreams)
 	if !ok {
-		return nil, status.Errorf(codes.ResourceExhausted, "user %q follows %d logs or events at replica %d, or all users together %d; end one, or ask another replica",
+		return nil, door.FullHere("user %q follows %d logs or events at replica %d, or all users together %d; end one, or ask another replica",
 			caller.User(), maxStreamsOfUser, m.cfg.Replica, maxStreams)
 	}
 	return leave, nil

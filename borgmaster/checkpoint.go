@@ -37,7 +37,7 @@ func (a *checkpointAPI) SaveCheckpoint(req *borgrpc.SaveCheckpointRequest, strea
 	case m.saving <- struct{}{}:
 		defer func() { <-m.saving }()
 	default:
-		return status.Error(codes.ResourceExhausted, "this replica is sending a checkpoint already; try again, or ask another one")
+		return door.FullHere("this replica is sending a checkpoint already; try again, or ask another one")
 	}
 	w := bufio.NewWriterSize(chunkSender{stream}, checkpointChunkBytes)
 	index, err := m.sendCheckpoint(req, past, stream, w)

@@ -124,7 +124,7 @@ func (d *dutyLoop) tick(lateNs int64) {
 		if ticked.Format = c.Format(); c.NumAdmins() == 0 {
 			ticked.FirstAdmin = d.m.cfg.FirstAdmin
 		}
-		ticked.LostDeclared, ticked.DueInNs = c.LostDeclared() > 0, c.DueInNs()
+		ticked.LostDeclared, ticked.DueInNs, ticked.Ending = c.LostDeclared() > 0, c.DueInNs(), c.Ending()
 	})
 	d.step(ticked)
 	if state.Ready {

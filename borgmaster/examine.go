@@ -25,6 +25,8 @@ const (
 	// lateIntervalPercent is how long the interval between polls is, of what it should be,
 	// when that is told.
 	lateIntervalPercent = 150
+	// machinesAtOnce is how many machines one turn looks at.
+	machinesAtOnce = 1_000
 	// maxNearEdges and maxSilentShown bound what is told of each kind.
 	maxNearEdges, maxSilentShown = 20, 5
 )
@@ -38,8 +40,12 @@ func (a *masterAPI) Examine(ctx context.Context, _ *borgrpc.ExamineRequest) (*bo
 	v := l.verdict()
 	l.judgePolls(&v)
 	if l.elected() {
-		l.judgeDrains(&v)
-		l.judgePorts(&v)
+		if err := l.judgeDrains(ctx, &v); err != nil {
+			return nil, err
+		}
+		if err := l.judgePorts(ctx, &v); err != nil {
+			return nil, err
+		}
 		if err := l.judgeBudgets(ctx, &v, door.Caller(ctx)); err != nil {
 			return nil, err
 		}
@@ -81,41 +87,64 @@ func (l *look) judgePolls(v *pages.Verdict) {
 	}
 }
 
-// judgeDrains says that all machines which are up are draining: what waits goes on waiting.
-func (l *look) judgeDrains(v *pages.Verdict) {
-	draining, open, first := 0, false, ""
-	l.m.cfg.Log.View(func(c *cell.Cell) {
-		for m := range c.Machines() {
-			switch {
-			case !m.Up():
-			case m.Draining():
-				draining, first = draining+1, cmp.Or(first, m.Name())
-			default:
-				open = true
-				return
+// eachMachine calls f with each machine by name, in turns of machinesAtOnce, until it returns false.
+func (l *look) eachMachine(ctx context.Context, f func(c *cell.Cell, m *cell.Machine) bool) error {
+	after := ""
+	for more := true; more; {
+		err := l.m.viewMuch(ctx, func(c *cell.Cell) error {
+			more = false
+			n := 0
+			for m := range c.MachinesAfter(after) {
+				if n++; n > machinesAtOnce {
+					more = true
+					break
+				}
+				if after = m.Name(); !f(c, m) {
+					break
+				}
 			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// judgeDrains says that all machines which are up are draining: what waits goes on waiting.
+func (l *look) judgeDrains(ctx context.Context, v *pages.Verdict) error {
+	draining, open, first := 0, false, ""
+	err := l.eachMachine(ctx, func(_ *cell.Cell, m *cell.Machine) bool {
+		switch {
+		case !m.Up():
+		case m.Draining():
+			draining, first = draining+1, cmp.Or(first, m.Name())
+		default:
+			open = true
+		}
+		return !open
 	})
 	if !open && draining > 0 {
 		v.Found(pages.Warn, "borgcfg machine undrain "+first, "No machine takes tasks: %s up, and all are draining.", pages.Some(int64(draining), "machine")+" "+one(int64(draining), "is", "are"))
 	}
+	return err
 }
 
 // judgePorts names machines on which other programs hold ports that tasks could have.
-func (l *look) judgePorts(v *pages.Verdict) {
+func (l *look) judgePorts(ctx context.Context, v *pages.Verdict) error {
 	var words []string
 	more, first := 0, ""
-	l.m.cfg.Log.View(func(c *cell.Cell) {
-		for m := range c.Machines() {
-			held := c.HeldPortsWords(m)
-			switch {
-			case held == "":
-			case len(words) == maxSilentShown:
-				more++
-			default:
-				words, first = append(words, held), cmp.Or(first, m.Name())
-			}
+	err := l.eachMachine(ctx, func(c *cell.Cell, m *cell.Machine) bool {
+		held := c.HeldPortsWords(m)
+		switch {
+		case held == "":
+		case len(words) == maxSilentShown:
+			more++
+		default:
+			words, first = append(words, held), cmp.Or(first, m.Name())
 		}
+		return true
 	})
 	if more > 0 {
 		words = append(words, fmt.Sprintf("%d more machines", more))
@@ -124,6 +153,7 @@ func (l *look) judgePorts(v *pages.Verdict) {
 		v.Found(pages.Warn, "stop those programs, or give the borglet other --task-ports; until when each port is left out: borgcfg machine list "+first,
 			"Other programs hold ports that tasks could be granted; tasks get other ports: %s.", strings.Join(words, "; "))
 	}
+	return err
 }
 
 // judgeBudgets names whose share of the replicated state, or whose quota, is nearly used

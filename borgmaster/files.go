@@ -160,7 +160,7 @@ func (m *Master) enterWrite(caller identity.Name, op *borgpb.Op) (leave func(), 
 	}
 	leave, ok := m.fileWriters.enter(caller.User(), maxFileWritesOfUser, maxFileWrites)
 	if !ok {
-		return nil, status.Errorf(codes.ResourceExhausted, "user %q has %d writes of files under way at replica %d, or all users together %d; try again when one is done",
+		return nil, door.FullHere("user %q has %d writes of files under way at replica %d, or all users together %d; try again when one is done",
 			caller.User(), maxFileWritesOfUser, m.cfg.Replica, maxFileWrites)
 	}
 	return leave, nil

@@ -47,7 +47,7 @@ func (a *fileAPI) WatchFiles(req *borgrpc.WatchFilesRequest, stream borgrpc.File
 	}
 	leave, ok := m.fileWatchers.enter(door.Caller(ctx).User(), maxFileWatchesOfUser, maxFileWatches)
 	if !ok {
-		return status.Errorf(codes.ResourceExhausted, "user %q has %d watches of files at replica %d, or all users together %d; end one, or ask another replica",
+		return door.FullHere("user %q has %d watches of files at replica %d, or all users together %d; end one, or ask another replica",
 			door.Caller(ctx).User(), maxFileWatchesOfUser, m.cfg.Replica, maxFileWatches)
 	}
 	defer leave()

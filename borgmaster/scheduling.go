@@ -2,6 +2,7 @@ package borgmaster
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -44,7 +45,7 @@ func (a *schedulingAPI) Follow(req *borgrpc.FollowRequest, stream borgrpc.Schedu
 	}
 	defer m.loading.Add(-1)
 	if m.loading.Add(1) > maxFollowers {
-		return status.Errorf(codes.ResourceExhausted, "%d schedulers follow this master already", maxFollowers)
+		return door.TooMuch(fmt.Sprintf("%d schedulers follow this master already", maxFollowers), time.Second)
 	}
 	after, err := sendRecords(m.cfg.Log, stream)
 	if err != nil {

@@ -215,16 +215,9 @@ func (a *masterAPI) GetVisibility(ctx context.Context, _ *borgrpc.GetVisibilityR
 
 // countOwn counts a user's own jobs and their tasks.
 func countOwn(resp *borgrpc.GetCellResponse, c *cell.Cell, user string) {
-	for j := range c.JobsAfter(cell.JobKey{User: user}) {
-		if j.Key().User != user {
-			return
-		}
-		pending, running, dead := j.Counts()
-		resp.TasksPending, resp.TasksRunning, resp.TasksDead = resp.TasksPending+pending, resp.TasksRunning+running, resp.TasksDead+dead
-		if j.State() != borgpb.State_STATE_DEAD {
-			resp.Jobs++
-		}
-	}
+	n := c.CountsOf(user)
+	resp.Jobs = uint32(n.Jobs)
+	resp.TasksPending, resp.TasksRunning, resp.TasksDead = uint32(n.TasksPending), uint32(n.TasksRunning), uint32(n.TasksDead)
 }
 
 // countOthers counts the tasks on the machine that is asked for that the caller may not read.

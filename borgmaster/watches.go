@@ -112,7 +112,7 @@ func watchQuery(caller identity.Name, req *borgrpc.WatchRequest) (watch.Query, e
 	if caller.Role == identity.Task {
 		q.User = cmp.Or(q.User, caller.User())
 		if q.Kind == borgpb.ObjectKind_OBJECT_KIND_MACHINE || q.User != caller.User() {
-			return q, status.Errorf(codes.PermissionDenied, "you are %s: a task may watch jobs, tasks and allocs of its own user and nothing else", caller.Words())
+			return q, status.Errorf(codes.PermissionDenied, "you are %s: a task may watch jobs, tasks, alloc sets and allocs of its own user and nothing else", caller.Words())
 		}
 	}
 	if n := max(len(q.User), len(q.Name)); n > maxWatchedName {
@@ -134,7 +134,7 @@ func (a *watchAPI) Watch(req *borgrpc.WatchRequest, stream borgrpc.WatchService_
 	query.Sight = func(c *cell.Cell) cell.Sight { return m.gate.Sight(c, door.Caller(ctx)) }
 	leave, ok := m.watchers.enter(door.Caller(ctx).User(), maxWatchesOfUser, maxWatches)
 	if !ok {
-		return status.Errorf(codes.ResourceExhausted, "user %q has %d watches at replica %d, or all users together %d; end one, or ask another replica",
+		return door.FullHere("user %q has %d watches at replica %d, or all users together %d; end one, or ask another replica",
 			door.Caller(ctx).User(), maxWatchesOfUser, m.cfg.Replica, maxWatches)
 	}
 	defer leave()

@@ -2,9 +2,9 @@ package cfg
 
 import "borg/proto/borgpb"
 
-// saver checks what saves what the allocs of a set leave behind. It works in an alloc's
-// directory.
-func (c check) saver(v *borgpb.Saver) {
+// saver checks what saves what the allocs of a set leave behind. It works in the directory and in
+// the room that an alloc has left.
+func (c check) saver(v *borgpb.Saver, alloc *borgpb.Resources) {
 	if v == nil {
 		return
 	}
@@ -23,7 +23,16 @@ func (c check) saver(v *borgpb.Saver) {
 	if len(v.Task.Ports) > 0 || len(v.Task.Secrets) > 0 || len(v.Task.Resources.GetDevices()) > 0 {
 		c.bad("saver.task", "", "a saver has no ports, secrets or devices")
 	}
-	if v.Task.Resources.GetCpuMilli() > maxSaverCPUMilli || v.Task.Resources.GetMemBytes() > maxSaverMemBytes {
+	cpu, mem := v.Task.Resources.GetCpuMilli(), v.Task.Resources.GetMemBytes()
+	switch {
+	case cpu > maxSaverCPUMilli || mem > maxSaverMemBytes:
 		c.bad("saver.task.resources", `write resources = resources(cpu = 0.1, mem = "64MiB")`, "a saver asks for at most 1 core and 1GiB")
+	case alloc.GetCpuMilli() == 0 || alloc.GetMemBytes() == 0:
+		// That is said of the alloc.
+	case cpu > alloc.GetCpuMilli() || mem > alloc.GetMemBytes():
+		c.bad("saver.task.resources", "", "a saver asks for at most the cpu and memory of its alloc")
+	}
+	if v.Task.Resources.GetDiskBytes() > maxSaverDiskBytes || v.Task.Resources.GetDiskBytesPerS() > maxSaverDiskBytesPerS {
+		c.bad("saver.task.resources", "leave disk and disk_per_s out", "a saver asks for at most 1GiB of disk and 100MiB/s")
 	}
 }

@@ -711,6 +711,6 @@ func (c check) allocSet(a *borgpb.AllocSetSpec) {
 	c.constraints("constraints", a.Constraints)
 	c.maxPer(a.MaxPer)
 	c.preemptWait(a.PreemptWaitNs, a.Preempt)
-	c.saver(a.Saver)
+	c.saver(a.Saver, a.Resources)
 	c.volumesOf("volumes", nil, a.Volumes)
 }

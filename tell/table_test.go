@@ -23,7 +23,7 @@ func TestFoldedRows(t *testing.T) {
 		if len(line) > 100 {
 			t.Errorf("a line of %d characters: %s", len(line), line)
 		}
-		for _, w := range strings.Fields(line) {
+		for w := range strings.FieldsSeq(line) {
 			if w == "twelve" || w == "words" {
 				words = append(words, w)
 			}

@@ -46,8 +46,8 @@ const (
 	maxWaitingBytesOf = 8 << 20
 	// A write waits so long at most: after 500 ms a client asks another replica too.
 	maxWaitNs = 400e6
-	// Before so many wait, and for an epoch, nobody is turned away by the
-	// expected wait: a user who has just come has got little only for having asked for little.
+	// A user is not refused for the expected wait while fewer than minWaiting writes wait, nor in
+	// the first epoch: a new user's rate is low only because it asked for little.
 	minWaiting = 64
 	// A user's writes that a replica has under way, be it that it has passed them on.
 	maxUnderWay = 4_096
@@ -64,7 +64,8 @@ const (
 	// A user who asks for more all the same, and is not turned away for doubleNs, may have twice
 	// as many each time: the limit grows slowly so that the backlog does not reach the log at once.
 	doubleNs = 1e9
-	// Between the head of a write and its beginning lies so much at most.
+	// heardNs is the maximum time from a call's head to Begin. Calls heard earlier and not begun are
+	// no longer counted.
 	heardNs = 10e6
 	// What one user may have out of turn, beyond the window, for all users.
 	maxOutOfTurn = 64
@@ -127,7 +128,7 @@ type user[W any] struct {
 	// When large changes are worth another try, as the user was told, and how often that was.
 	workNs   int64
 	workTold int
-	// Until then the user's writes are refused unheard: there is no room for them before.
+	// End of the time in which the user's writes are refused by their heads; zero if they are not.
 	closedNs int64
 	why      *Refusal
 	// Calls that came all the same since then, and how often in a row there were many.
@@ -408,7 +409,7 @@ func (c *Core[W]) Begin(now int64, name string, bytes int) *Refusal {
 	return nil
 }
 
-// End ends what Begin began. Done: it was not turned away after all.
+// End releases what Begin counted. done reports whether the write was not refused later.
 func (c *Core[W]) End(name string, done bool) {
 	u := c.users[name]
 	if u == nil || u.underWay == 0 {

@@ -16,7 +16,7 @@ type Refusal struct {
 	said string
 }
 
-// At most so long is anybody sent away, and at least so long.
+// Bounds of Refusal.RetryNs.
 const (
 	maxRetryNs = 10e9
 	minRetryNs = 50e6
@@ -36,14 +36,14 @@ func refuse(user string, retryNs int64, bound, why string, args ...any) *Refusal
 // retryIn is within bounds, and in whole tens of milliseconds, for people.
 func retryIn(ns int64) int64 { return min(max(ns, minRetryNs), maxRetryNs) / 10e6 * 10e6 }
 
-// later is the same for who asks again before so long is over.
+// later returns the refusal for a caller that asks again with ns left to wait.
 func (r *Refusal) later(ns int64) *Refusal {
 	again := *r
 	again.RetryNs = retryIn(ns + r.RetryNs/2)
 	return &again
 }
 
-// Elsewhere is a refusal as another replica has worded it.
+// Elsewhere returns the refusal that another replica sent, in its words.
 func Elsewhere(user, text string, retryNs int64) *Refusal {
 	return &Refusal{User: user, RetryNs: min(retryNs, maxRetryNs), said: text}
 }

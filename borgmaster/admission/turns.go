@@ -134,7 +134,7 @@ func (x *Turns[W]) Leave(t *Turn[W]) (next *Turn[W]) {
 	return next
 }
 
-// Late is Leave of one that has waited in vain.
+// Late removes a read whose wait timed out and returns the refusal.
 func (x *Turns[W]) Late(t *Turn[W]) *Refusal {
 	x.Leave(t)
 	x.stats.Refused++

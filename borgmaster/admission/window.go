@@ -58,8 +58,8 @@ func newWindow() window {
 	return window{size: firstWindow, free: firstWindow, crowded: firstCrowded}
 }
 
-// lightComes hears of the first light write beside heavy ones. It finds the window as it
-// was the last time, without waiting for what becomes of it.
+// lightComes shrinks the window when the first light write joins heavy ones. It starts from the
+// size that worked last time.
 func (w *window) lightComes() {
 	w.free = w.size
 	if w.used > w.crowded {
@@ -67,14 +67,14 @@ func (w *window) lightComes() {
 	}
 }
 
-// lightsGone: it is as large again as before.
+// lightsGone restores the size that the window had before the first light write.
 func (w *window) lightsGone() {
 	if !mutant.Planted(mutant.WindowStaysSmall) {
 		w.size = max(w.size, w.free)
 	}
 }
 
-// full: there is no place for so much. What is alone has place always.
+// full reports whether a write of that cost must wait. A write that would be alone never does.
 func (w *window) full(cost int64) bool { return w.used > 0 && w.used+cost > w.size }
 
 func (w *window) base() int64 { return cmp.Or(w.baseNs, firstBaseNs) }

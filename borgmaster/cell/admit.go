@@ -23,7 +23,7 @@ import (
 
 // chargeRun is what so many tasks with a need are charged.
 func (s *Spec) chargeRun(need *Need, tasks uint64) charge {
-	if s.unpaid || s.Proto.AllocSet != "" || s.Proto.Priority == 0 {
+	if s.Proto.AllocSet != "" || s.Proto.Priority == 0 {
 		return nil
 	}
 	return chargeOf(BandOf(s.Proto.Priority), need.bought(), tasks)
@@ -81,13 +81,19 @@ func (j *Job) aliveIn(first, end uint32) uint64 {
 	return n
 }
 
-// chargeOfSet is what so many allocs of a set are charged.
+// chargeOfSet returns the charge of so many allocs of a set: for each the larger of its resources
+// and its saver's. So when an alloc ends, its saver takes over its charge.
 func chargeOfSet(s *borgpb.AllocSetSpec, allocs uint64) charge {
 	if s.Priority == 0 {
 		return nil
 	}
 	r := withVolumes(FromProto(s.Resources), s.Volumes)
-	return chargeOf(BandOf(s.Priority), &r, allocs)
+	sum := chargeOf(BandOf(s.Priority), &r, allocs)
+	if s.Saver == nil {
+		return sum
+	}
+	r = FromProto(s.Saver.Task.GetResources())
+	return sum.most(chargeOf(BandOf(s.Priority), &r, allocs))
 }
 
 func (s *AllocSet) charge() charge {
@@ -226,13 +232,15 @@ func (c *Cell) checkJobQuota(key JobKey, j *Job, spec *Spec, tasks uint32) *borg
 }
 
 // checkAfterExtra refuses specs and a number of tasks with which a job would hold at once what
-// the extra tasks of its update were charged for: these end then, and still stop.
+// the extra tasks of its update were charged for: these end then, and still stop. What is charged
+// for extra tasks that the update does not have yet is free again. It does not pay for new tasks
+// all the same: tasks may stop that the update cut off, or that went before.
 func (c *Cell) checkAfterExtra(j *Job, specs []*Spec, tasks uint32) *borgpb.Refusal {
-	if c.quotas.used == nil || j.update.Extra() == 0 {
+	if c.quotas.used == nil || j.surging() == 0 {
 		return nil
 	}
-	was := j.chargeWith(j.specs, j.Size())
-	return c.checkChargeBeside(j.key, was, j.chargeWith(specs, tasks), j.charged.minus(was))
+	was, all := j.chargeWith(j.specs, j.Size()), j.chargeWith(j.specs, uint32(len(j.rows)))
+	return c.checkChargeBeside(j.key, was, j.chargeWith(specs, tasks), all.minus(was), j.charged.minus(all))
 }
 
 // chargeAlone is what a new job with the spec is charged.
@@ -271,7 +279,7 @@ func (c *Cell) checkRunQuota(j *Job, key JobKey, spec *Spec) *borgpb.Refusal {
 	if j.Spec().Cron.Overlap == borgpb.CronOverlap_CRON_OVERLAP_REPLACE {
 		stops = c.chargeOfRuns(j)
 	}
-	return c.checkChargeBeside(key, nil, spec.chargeAlone(), stops)
+	return c.checkChargeBeside(key, nil, spec.chargeAlone(), stops, nil)
 }
 
 // short is what a quota lacks for somebody.
@@ -285,15 +293,16 @@ type short struct {
 // checkCharge refuses what raises the charge of an object beyond what its user was
 // granted. What was within it, or was admitted without, may always stay or shrink.
 func (c *Cell) checkCharge(key JobKey, was, wants charge) *borgpb.Refusal {
-	return c.checkChargeBeside(key, was, wants, nil)
+	return c.checkChargeBeside(key, was, wants, nil, nil)
 }
 
-// checkChargeBeside is checkCharge for what has more stop.
-func (c *Cell) checkChargeBeside(key JobKey, was, wants, stopped charge) *borgpb.Refusal {
+// checkChargeBeside is checkCharge for what has more stop, and gives up some that it is charged
+// for and does not hold.
+func (c *Cell) checkChargeBeside(key JobKey, was, wants, stopped, unused charge) *borgpb.Refusal {
 	if c.quotas.used == nil {
 		return nil
 	}
-	used, stops := c.usedInTrial(key.User), c.stopUseOf(key.User).charge
+	used, stops := c.usedInTrial(key.User).minus(unused), c.stopUseOf(key.User).charge
 	var lacks []short
 	for i := range wants {
 		w := &wants[i]

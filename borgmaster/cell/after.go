@@ -134,28 +134,20 @@ func (c *Cell) stuckWords(name string) string {
 	return ""
 }
 
-// tellFollowers has those that start after a job which has died looked at.
-func (c *Cell) tellFollowers(died *Job) {
-	for _, j := range c.jobRefs.followers[died.key] {
-		c.review(j)
-	}
-}
-
 // dieAfter ends a job of which nothing runs, because one that it starts after has failed,
 // if that is what its owner wants.
 func (c *Cell) dieAfter(j *Job) {
-	if name := c.diesOf(j); name != "" && !mutant.Planted(mutant.LeftWaiting) {
-		j.diesAfter = true
-		c.endJob(j, borgpb.StopCause_STOP_CAUSE_AFTER_FAILURE, name+", which it starts after, failed for good or was ended (after_failure)")
+	if name := c.diesOf(j); name != "" {
+		c.endAfter(j, name)
 	}
 }
 
-// diesOf names the first job whose failure ends j; empty: there is none.
+// diesOf names the first job whose failure ends j now; empty: there is none. It ends later
+// with a job whose dependents wait.
 func (c *Cell) diesOf(j *Job) string {
-	s := j.latest().Proto
-	if s.AfterFailure == borgpb.AfterFailure_AFTER_FAILURE_DIE && j.state() == statePending {
-		for _, name := range s.StartAfter {
-			if c.ahead(name) == aheadFailed {
+	if j.endsAfterFailure() {
+		for _, name := range j.latest().Proto.StartAfter {
+			if k, _ := ParseJobKey(name); c.ahead(name) == aheadFailed && !c.endingOf(k) {
 				return name
 			}
 		}

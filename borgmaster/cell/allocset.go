@@ -34,7 +34,7 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 			return nil, about(key.String(), r)
 		}
 	}
-	if r := c.checkSaver(key, spec, specBytes); r != nil {
+	if r := c.checkSaver(key, spec, nil, specBytes); r != nil {
 		return nil, about(key.String(), r)
 	}
 	each := withVolumes(FromProto(spec.Resources), spec.Volumes)
@@ -132,11 +132,11 @@ func (c *Cell) checkKillAllocSet(o *borgpb.KillAllocSet) (commit, *borgpb.Refusa
 			switch {
 			case a.state == stateRunning:
 				c.evictAlloc(a, edgeKill, stateDead, cause, reason, -1)
-			case a.lostOn != nil:
-				c.dropLost(a, cause, reason)
-				fallthrough
 			default:
 				c.moveAlloc(a, edgeKill, stateDead, reason)
+				if a.lostOn != nil {
+					c.dropLost(a, cause, reason)
+				}
 			}
 		}
 		s.reason, s.changedWallNs = clip(c.now.reason, maxReasonBytes), c.clock.wallNs

@@ -98,7 +98,7 @@ func (c *Cell) readSetUpdate(s *AllocSet, o *borgpb.UpdateAllocSet) (*setUpdate,
 	if r := checkNoCPUDevice(spec.Resources, "spec.resources"); r != nil {
 		return nil, r
 	}
-	if r := c.checkSaver(s.key, spec, data); r != nil {
+	if r := c.checkSaver(s.key, spec, s.spec, data); r != nil {
 		return nil, r
 	}
 	if each := FromProto(spec.Resources); !each.Equal(FromProto(s.spec.Resources)) {
@@ -433,10 +433,10 @@ func (c *Cell) cutAlloc(a *Alloc) {
 	if a.state == stateRunning {
 		c.evictAlloc(a, edgeKill, stateDead, cause, reason, -1)
 	} else {
+		c.moveAlloc(a, edgeKill, stateDead, reason)
 		if a.lostOn != nil {
 			c.dropLost(a, cause, reason)
 		}
-		c.moveAlloc(a, edgeKill, stateDead, reason)
 	}
 	s.attemptFloor = max(s.attemptFloor, a.attempt)
 	s.counts[stateDead]--

@@ -32,6 +32,8 @@ type applying struct {
 	eased []string
 	// The job whose update was the last that had to wait for copies to stop.
 	heldForStops *Job
+	// Dependents that this entry has ended.
+	ended ended
 }
 
 // commit does an op that was checked. It cannot refuse any more.
@@ -91,7 +93,9 @@ func (c *Cell) applyEntry(data []byte) []*borgpb.Result {
 	c.updatesOn()
 	c.saveOn()
 	c.volumesOn()
+	c.endOn()
 	c.settleJobs()
+	c.now.ended = ended{}
 	results, made := make([]*borgpb.Result, len(entry.Ops)), make([]borgpb.Result, len(entry.Ops))
 	// Most ops are told by one event.
 	c.now.events = slices.Grow(c.now.events, len(entry.Ops))

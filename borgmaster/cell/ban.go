@@ -91,9 +91,6 @@ type bans struct {
 // Bans yields all bans by name, digest and machine.
 func (c *Cell) Bans() iter.Seq[*Ban] { return slices.Values(c.bans.list) }
 
-// NumBans counts them.
-func (c *Cell) NumBans() int { return len(c.bans.list) }
-
 // Banned returns a ban that keeps who has these packages from a machine; nil when
 // there is none.
 func (c *Cell) Banned(packages []*borgpb.Package, m *Machine) *Ban {

@@ -33,6 +33,7 @@ type Cell struct {
 	// Dead jobs and alloc sets.
 	graveyard graveyard
 	jobRefs   jobRefs
+	endings   endings
 
 	// Daemon and cron jobs that live, in the order of their uids; derived.
 	daemons, crons []*Job
@@ -53,6 +54,8 @@ type Cell struct {
 	stateUse     stateUse
 	// What users are charged for copies that stop; derived.
 	stopUse map[string]*stopUse
+	// Copies that stop and are charged, of all users.
+	stopCopies int64
 	// Jobs whose update rolls, by user, in the order of their uids; derived.
 	rolling map[string][]*Job
 	volumes volumes
@@ -124,8 +127,7 @@ func New(cellID string, epoch uint64) *Cell {
 	c.requests.byID, c.requests.of = make(map[string]*request), make(map[string]*requestsOf)
 	c.requests.most = maxRequests
 	c.holders = make(holders)
-	c.jobRefs.children = make(map[JobKey][]*Job)
-	c.jobRefs.followers = make(map[JobKey][]*Job)
+	c.jobRefs = newJobRefs()
 	c.head.cell, c.submitting = c, new(submitOp)
 	c.dirty(&c.head)
 	return c

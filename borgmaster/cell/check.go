@@ -117,8 +117,7 @@ func (c *Cell) checkCollections() error {
 		}
 	}
 	dead := 0
-	var want jobRefs
-	want.children, want.followers = make(map[JobKey][]*Job), make(map[JobKey][]*Job)
+	want := newJobRefs()
 	for j := range c.jobs.each() {
 		if j.deathSeq != 0 {
 			dead++
@@ -138,7 +137,10 @@ func (c *Cell) checkCollections() error {
 	if !maps.EqualFunc(want.followers, c.jobRefs.followers, slices.Equal) || !maps.EqualFunc(want.children, c.jobRefs.children, slices.Equal) {
 		return fmt.Errorf("jobRefs: the parents or start_after of live jobs are not those that are known")
 	}
-	return nil
+	if !maps.EqualFunc(want.inSet, c.jobRefs.inSet, slices.Equal) || !maps.EqualFunc(want.secrets, c.jobRefs.secrets, slices.Equal) {
+		return fmt.Errorf("jobRefs: the alloc sets or secrets of live jobs are not those that are known")
+	}
+	return c.endings.check()
 }
 
 func (c *Cell) checkJob(j *Job) error {

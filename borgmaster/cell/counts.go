@@ -32,27 +32,62 @@ func (c *Cell) Counts() Counts {
 	}
 }
 
+// CountsOf returns the counts of a user's jobs and tasks.
+func (c *Cell) CountsOf(user string) (n Counts) {
+	if u := c.jobs.byUser[user]; u != nil {
+		n.Jobs = u.list.len() - u.deadJobs
+		n.TasksPending, n.TasksRunning, n.TasksDead = u.tasks[statePending], u.tasks[stateRunning], u.tasks[stateDead]
+	}
+	return n
+}
+
+// countDead notes that a job has died.
+func (c *Cell) countDead(j *Job) {
+	c.counts.deadJobs++
+	c.jobs.byUser[j.key.User].deadJobs++
+}
+
 // countTasks notes that so many tasks of a job more are in a state.
 func (c *Cell) countTasks(j *Job, s state, n int) {
 	j.count(s, n)
 	c.counts.tasks[s] += n
+	c.jobs.byUser[j.key.User].tasks[s] += n
 }
 
 // uncountJob notes that a dead job is forgotten.
 func (c *Cell) uncountJob(j *Job) {
 	c.counts.deadJobs--
 	c.counts.tasks[stateDead] -= int(j.dead)
+	u := c.jobs.byUser[j.key.User]
+	u.deadJobs--
+	u.tasks[stateDead] -= int(j.dead)
 }
 
 func (c *Cell) checkCounts() error {
 	var n counts
+	of := make(map[string]*userJobs)
 	for j := range c.jobs.each() {
+		u := of[j.key.User]
+		if u == nil {
+			u = new(userJobs)
+			of[j.key.User] = u
+		}
 		if j.deathSeq != 0 {
 			n.deadJobs++
+			u.deadJobs++
 		}
+		u.tasks[statePending] += int(j.pending)
+		u.tasks[stateRunning] += int(j.running)
+		u.tasks[stateDead] += int(j.dead)
 		n.tasks[statePending] += int(j.pending)
 		n.tasks[stateRunning] += int(j.running)
 		n.tasks[stateDead] += int(j.dead)
+	}
+	for _, user := range sortedKeys(of) {
+		want := of[user]
+		if u := c.jobs.byUser[user]; u.deadJobs != want.deadJobs || u.tasks != want.tasks {
+			return fmt.Errorf("user %s: %d dead jobs and %v tasks are counted as %d and %v", user, want.deadJobs, want.tasks, u.deadJobs, u.tasks)
+		}
 	}
 	for _, m := range c.machineList {
 		if m.down {

@@ -22,7 +22,7 @@ func (l *loader) finish() error {
 			c.jobRefs.add(j)
 		} else {
 			c.graveyard.queue = append(c.graveyard.queue, graveOf(j))
-			c.counts.deadJobs++
+			c.countDead(j)
 		}
 		if err := j.update.loadExtra(); err != nil {
 			return err

@@ -54,7 +54,9 @@ func (c *Cell) dies(was, now StateUse, d grave) {
 	c.stateUse.count(user, &was, -1)
 	c.stateUse.count(user, &now, 1)
 	c.graveyard.enqueue(d)
-	c.graveyard.crowded = append(c.graveyard.crowded, user)
+	if g := &c.graveyard; len(g.crowded) == 0 || g.crowded[len(g.crowded)-1] != user {
+		g.crowded = append(g.crowded, user)
+	}
 }
 
 // overDead reports whether a user holds more dead objects than their budget.
@@ -93,7 +95,9 @@ func (c *Cell) thinDead() {
 			c.bury(kept[0].key)
 			kept = kept[1:]
 		}
-		q.graves = append(kept, q.graves...)
+		if len(kept) > 0 {
+			q.graves = append(kept, q.graves...)
+		}
 		q.compact(c, user)
 	}
 	g.crowded = g.crowded[:0]

@@ -256,7 +256,13 @@ func (c *Cell) dropUnused(s *Spec) {
 	}
 	s.gone = true
 	c.countBytesOf(j.key.User, j.deathSeq != 0, -s.bytesOf())
+	if j.deathSeq == 0 {
+		c.jobRefs.each(j, removeRef)
+	}
 	j.specs = slices.DeleteFunc(j.specs, func(o *Spec) bool { return o == s })
+	if j.deathSeq == 0 {
+		c.jobRefs.each(j, addRef)
+	}
 	c.recharge(j)
 	c.dirty(s)
 }
@@ -338,20 +344,17 @@ func (c *Cell) settleJob(j *Job) {
 func (c *Cell) die(j *Job) {
 	c.endUpdate(j, borgpb.UpdateState_UPDATE_STATE_REPLACED, "the job ended")
 	c.closeUpdate(j, "closed: the job ended")
-	c.jobRefs.remove(j)
 	c.letGoJob(j)
 	c.unstand(j)
 	c.freeSeats(j)
 	c.saverEnded(j)
 	was := j.stateUse()
 	c.graveyard.addJob(c, j)
+	c.jobRefs.remove(j)
 	c.dies(was, j.stateUse(), graveOf(j))
 	c.ownerEnds(j.key, j.latest().Proto.Priority)
-	c.counts.deadJobs++
-	for _, child := range slices.Clone(c.jobRefs.children[j.key]) {
-		c.kill(child, "its parent "+j.key.String()+" ended")
-	}
-	c.tellFollowers(j)
+	c.countDead(j)
+	c.endDependents(j)
 	c.runEnded(j)
 }
 

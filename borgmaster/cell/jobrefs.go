@@ -2,48 +2,86 @@ package cell
 
 import "slices"
 
-// jobRefs indexes live jobs by the jobs that their specs refer to. Derived.
+// jobRefs indexes live jobs by what their specs refer to. Derived.
 type jobRefs struct {
 	// Jobs by their parent, ordered by uid.
 	children map[JobKey][]*Job
 	// Jobs by each job that they start after, ordered by uid.
 	followers map[JobKey][]*Job
+	// Jobs by the alloc set of any of their specs, ordered by uid.
+	inSet map[JobKey][]*Job
+	// Jobs by each secret, user and name, that any of their specs names; ordered by uid.
+	secrets map[JobKey][]*Job
 }
 
-// add indexes the references of a job's latest spec.
+func newJobRefs() jobRefs {
+	return jobRefs{
+		children: make(map[JobKey][]*Job), followers: make(map[JobKey][]*Job),
+		inSet: make(map[JobKey][]*Job), secrets: make(map[JobKey][]*Job),
+	}
+}
+
+// add indexes the references of a job: its latest spec says which jobs it depends on.
 func (r *jobRefs) add(j *Job) {
 	s := j.latest().Proto
 	if s.Parent != "" {
-		addRef(r.children, s.Parent, j)
+		addRef(r.children, keyOf(s.Parent), j)
 	}
 	for _, before := range s.StartAfter {
-		addRef(r.followers, before, j)
+		addRef(r.followers, keyOf(before), j)
 	}
+	r.each(j, addRef)
 }
 
-// remove undoes add; the job still has the same latest spec.
+// remove undoes add; the job still has the same specs.
 func (r *jobRefs) remove(j *Job) {
 	s := j.latest().Proto
 	if s.Parent != "" {
-		removeRef(r.children, s.Parent, j)
+		removeRef(r.children, keyOf(s.Parent), j)
 	}
 	for _, before := range s.StartAfter {
-		removeRef(r.followers, before, j)
+		removeRef(r.followers, keyOf(before), j)
+	}
+	r.each(j, removeRef)
+}
+
+// each calls f with the alloc sets and secrets that the specs of a job name, some perhaps more
+// than once.
+func (r *jobRefs) each(j *Job, f func(by map[JobKey][]*Job, to JobKey, from *Job)) {
+	for _, s := range j.specs {
+		if s.Proto.AllocSet != "" {
+			f(r.inSet, s.allocSet, j)
+		}
+		for _, name := range s.secrets {
+			f(r.secrets, JobKey{j.key.User, name}, j)
+		}
 	}
 }
 
-func addRef(by map[JobKey][]*Job, to string, from *Job) {
-	k, _ := ParseJobKey(to)
+func keyOf(name string) JobKey {
+	k, _ := ParseJobKey(name)
+	return k
+}
+
+func addRef(by map[JobKey][]*Job, k JobKey, from *Job) {
 	at, found := slices.BinarySearchFunc(by[k], from.uid, func(o *Job, u UID) int { return o.uid.Compare(u) })
 	if !found {
 		by[k] = slices.Insert(by[k], at, from)
 	}
 }
 
-func removeRef(by map[JobKey][]*Job, to string, from *Job) {
-	k, _ := ParseJobKey(to)
-	by[k] = slices.DeleteFunc(by[k], func(o *Job) bool { return o == from })
-	if len(by[k]) == 0 {
+func removeRef(by map[JobKey][]*Job, k JobKey, from *Job) {
+	list := by[k]
+	at, found := slices.BinarySearchFunc(list, from.uid, func(o *Job, u UID) int { return o.uid.Compare(u) })
+	switch {
+	case !found:
+	case len(list) == 1:
 		delete(by, k)
+	case at == 0:
+		// The order in which dependents end; nothing moves.
+		list[0] = nil
+		by[k] = list[1:]
+	default:
+		by[k] = slices.Delete(list, at, at+1)
 	}
 }

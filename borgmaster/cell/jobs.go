@@ -20,6 +20,9 @@ type jobs struct {
 type userJobs struct {
 	user string
 	list order[nameKey, *Job]
+	// How many of them are dead, and their tasks by state; derived.
+	deadJobs int
+	tasks    [stateDead + 1]int
 }
 
 // nameKey is the name of a user, or of a job among those of its user.

@@ -99,9 +99,14 @@ const (
 	maxSecrets          = 32
 	maxPushedFiles      = 16
 	maxStartAfter       = 32
-	maxDevices          = 16
-	maxGangTasks        = 10_000
-	maxFailures         = 1_000_000
+	// Jobs that one entry ends because others have ended; or the tasks after which it ends no
+	// more. The next portion comes after the pause.
+	maxEndedJobs  = 1_000
+	maxEndedTasks = 10_000
+	endingPauseNs = 100_000_000
+	maxDevices    = 16
+	maxGangTasks  = 10_000
+	maxFailures   = 1_000_000
 	// Until an update that is done closes, if its job does not say.
 	updateOpenNs    = 24 * 3600 * second
 	maxUpdateOpenNs = 90 * 24 * 3600 * second
@@ -211,17 +216,20 @@ const (
 	quarantineNs         = 24 * 3600 * second
 	maxQuarantineNs      = 30 * 24 * 3600 * second
 
-	// Jobs at once that save what allocs left; what one may ask for, how long it is
-	// tried, and the pauses between.
-	maxSavers        = 1_000
-	maxSaverCPUMilli = 1_000
-	maxSaverMemBytes = 1 << 30
-	saveNs           = 24 * 3600 * second
-	maxSaveNs        = 72 * 3600 * second
-	saveAgainNs      = 10 * second
-	maxSaveAgainNs   = 600 * second
-	maxSavesShown    = 100
-	maxSaverNames    = 10
+	// Jobs at once that save what allocs left, in all and of one user; what one may ask for,
+	// how long it is tried, and the pauses between.
+	maxSavers             = 1_000
+	maxSaversOfUser       = 500
+	maxSaverCPUMilli      = 1_000
+	maxSaverMemBytes      = 1 << 30
+	maxSaverDiskBytes     = 1 << 30
+	maxSaverDiskBytesPerS = 100 << 20
+	saveNs                = 24 * 3600 * second
+	maxSaveNs             = 72 * 3600 * second
+	saveAgainNs           = 10 * second
+	maxSaveAgainNs        = 600 * second
+	maxSavesShown         = 100
+	maxSaverNames         = 10
 
 	// From one look at the allocs of a set that are yet to become what it says to the next.
 	setAgainNs = second

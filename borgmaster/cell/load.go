@@ -128,6 +128,9 @@ func (l *loader) record(key, value []byte) error {
 	case kindRequest:
 		seq := k.uint64()
 		return errors.Join(k.done(), l.request(seq, d))
+	case kindEnding:
+		seq := k.uint64()
+		return errors.Join(k.done(), l.ending(seq, d))
 	case kindUser:
 		return l.user(string(k.b), d)
 	case kindToken:
@@ -350,14 +353,14 @@ func (l *loader) job(uid UID, d *decoder) error {
 	if c.Job(j.key) != nil || c.sets[j.key] != nil || checkKey(j.key) != nil || tasks == 0 && c.format < FormatKinds {
 		return fmt.Errorf("an odd job %v", j.key)
 	}
+	c.jobs.add(j)
+	c.jobsByUID[uid] = j
 	c.grow(j, uint32(tasks))
 	if j.deathSeq != 0 {
 		for _, t := range j.rows {
 			l.setState(t, stateDead)
 		}
 	}
-	c.jobs.add(j)
-	c.jobsByUID[uid] = j
 	if l.jobs = append(l.jobs, j); j.saving != nil && j.deathSeq == 0 {
 		c.addSaver(j)
 	}
@@ -392,7 +395,7 @@ func (l *loader) spec(uid UID, version uint64, d *decoder) error {
 	if s.cores != cores || cores && l.c.format < FormatCores {
 		return errOdd
 	}
-	s.job, s.Version, s.unpaid = j, version, j.saving != nil
+	s.job, s.Version = j, version
 	j.specs = append(j.specs, s)
 	return nil
 }

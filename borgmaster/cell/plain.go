@@ -81,7 +81,7 @@ func ReadPlainRecord(line []byte) (key, value []byte, err error) {
 var kindNames = map[byte]string{
 	kindHead: "head", kindMachine: "machine", kindAllocSet: "alloc_set", kindAlloc: "alloc", kindJob: "job", kindSpec: "spec",
 	kindTask: "task", kindCopy: "copy", kindUpdate: "update", kindRequest: "request", kindRequestMark: "request_mark", kindUser: "user", kindToken: "token",
-	kindSecret: "secret", kindCellKey: "cell_key", kindFileChanges: "file_changes", kindFile: "file", kindRestored: "restored", kindOutage: "outage", kindBan: "ban",
+	kindSecret: "secret", kindCellKey: "cell_key", kindFileChanges: "file_changes", kindFile: "file", kindRestored: "restored", kindOutage: "outage", kindEnding: "ending", kindBan: "ban",
 	kindLabelPolicy: "label_policy", kindVisibility: "visibility",
 	kindQuota: "quota", kindTaskBounds: "task_bounds", kindQuotaPolicy: "quota_policy", kindStateBudget: "state_budget",
 	kindSeat: "seat", kindCron: "cron",
@@ -115,6 +115,8 @@ func keyForm(kind byte, f *form) {
 		f.keyUint("version", 8)
 	case kindRequest:
 		f.keyUint("seq", 8)
+	case kindEnding:
+		f.keyUint("death", 8)
 	}
 }
 
@@ -184,6 +186,7 @@ var valueForms = map[byte]func(*form){
 			f.uints("index", "attempt")
 			f.str("machine")
 			f.ints("until_ns", "again_ns")
+			f.bools("beside")
 		})
 	},
 	kindSpec: func(f *form) {
@@ -314,6 +317,13 @@ var valueForms = map[byte]func(*form){
 		f.ints("until_ns")
 	},
 	kindOutage: func(f *form) { f.ints("until_ns") },
+	kindEnding: func(f *form) {
+		f.str("user")
+		f.str("job")
+		f.bools("failed", "children_done")
+		f.uid("after")
+		f.ints("ready_ns")
+	},
 	kindLabelPolicy: func(f *form) {
 		f.uints("version")
 		f.list("rules", func(f *form) {

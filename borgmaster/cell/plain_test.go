@@ -30,6 +30,9 @@ func TestPlainRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	look(restored)
+	l := endingLog(t, 2*maxEndedJobs, endingWays[0].depends)
+	l.do(killJob("j0"))
+	look(l.c)
 	for kind, name := range kindNames {
 		if !kinds[kind] && name != "token" {
 			t.Errorf("the golden cell never has a %s", name)

@@ -32,15 +32,6 @@ func (p *Copy) Quarantined() bool { return p.state == attemptQuarantined }
 // Quarantined yields the copies in quarantine, ordered by id.
 func (c *Cell) Quarantined() iter.Seq[*Copy] { return slices.Values(c.quarantined) }
 
-// QuarantinedOn is the name of the machine on which the newest copy of task index in
-// quarantine is: its task is placed elsewhere; empty: there is none.
-func (c *Cell) QuarantinedOn(j *Job, index uint32) string {
-	if t := j.Task(index); t != nil {
-		return c.quarantinedOn(t)
-	}
-	return ""
-}
-
 func (c *Cell) quarantinedOn(t *Task) string {
 	if len(c.quarantined) == 0 {
 		return ""

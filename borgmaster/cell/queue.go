@@ -71,15 +71,21 @@ func (c *Cell) enableAll(uids []string) {
 	if c.format < formatQueue {
 		return
 	}
+	if len(uids) == 0 {
+		return
+	}
+	taken := c.EnabledDemand()
 	for _, text := range uids {
 		uid, ok := parseUID(text)
 		j := c.jobsByUID[uid]
 		if !ok || j == nil || j.pending == 0 || !c.Queued(j) || !c.eligible(j) {
 			continue
 		}
-		if !j.Demand().Fits(c.FreeFor(j).Sub(c.EnabledDemand())) {
+		demand := j.Demand()
+		if !demand.Fits(c.FreeFor(j).Sub(taken)) {
 			continue
 		}
+		taken = taken.Add(demand)
 		j.enabled = true
 		j.changedWallNs = c.clock.wallNs
 		c.dirty(j)

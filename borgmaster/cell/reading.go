@@ -20,6 +20,8 @@ type reading struct {
 	cores bool
 	// volumes: some tasks have volumes, of their own or of their alloc.
 	volumes bool
+	// Names of the secrets that some task has, ascending.
+	secrets []string
 }
 
 // Bounds of what is remembered of specs that were read, each and together, in memory.

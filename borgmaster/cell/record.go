@@ -31,6 +31,7 @@ import (
 //	65 user/name                       file
 //	66                                 how the cell was restored
 //	67                                 whether many machines can be lost
+//	68 death                           dependents of a dead job that are still to be ended
 //	70 name 0 digest 0 machine         ban of a package
 //	aa user 0 band                     quota
 //	ab user                            bounds of a user's tasks
@@ -42,7 +43,7 @@ import (
 //	d8                                 what users may read of each other's work
 //
 // A uid is epoch (8 bytes), log index (8), n (4); an index 4 bytes; version,
-// attempt and seq 8; all big-endian. A value starts with recordLayout and goes
+// attempt, seq and death 8; all big-endian. A value starts with recordLayout and goes
 // on as its appendValue says (see encoder); docs/format-cell-records.md says it
 // in words.
 const (
@@ -69,6 +70,7 @@ const (
 	kindFile        = 0x65
 	kindRestored    = 0x66
 	kindOutage      = 0x67
+	kindEnding      = 0x68
 
 	kindQuota       = 0xaa
 	kindTaskBounds  = 0xab
@@ -462,6 +464,7 @@ func (c *Cell) objects() iter.Seq[record] {
 		ok = ok && yield(&c.secrets.keyID) && yield(&c.files.changes)
 		all(each(c.files.list, func(f *File) record { return f }))
 		ok = ok && yield(&c.restored) && yield(&c.outage)
+		all(each(c.endings.queue, func(d *dependents) record { return d }))
 		all(each(c.bans.list, func(b *Ban) record { return b }))
 		all(each(c.quotas.list, func(q *Quota) record { return q }))
 		all(each(c.taskBounds.list, func(b *TaskBounds) record { return b }))

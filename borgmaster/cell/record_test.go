@@ -44,7 +44,7 @@ func richCell(t testing.TB, ops int) *Cell {
 // anew by Load and verified by Check. Every other field of a record must be in
 // its encoding.
 var derivedFields = map[string][]string{
-	"Cell": {"restored", "outage", "jobs", "jobsByUID", "stopUse", "rolling", "sets", "setList", "setsByU", "machines", "machineList", "jobRefs",
+	"Cell": {"restored", "outage", "jobs", "jobsByUID", "stopUse", "stopCopies", "rolling", "sets", "setList", "setsByU", "machines", "machineList", "jobRefs", "endings.queue", "endings.byKey",
 		"records", "readings", "build", "diverged", "counts", "leaveDueNs", "heldPortsDueNs", "setsBehind", "drains", "drainDueNs", "updateDues", "asked", "holders", "daemons", "crons", "now", "submitting", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks", "graveyard.byUser", "graveyard.crowded",
 		"requests.byID", "requests.queue", "requests.room", "requests.of", "requests.marks", "requests.most", "users.byName", "users.list", "users.admins", "users.adminChanges", "tokens.byHash", "tokens.list",
 		// The key in use has a record of its own.
@@ -63,7 +63,7 @@ var derivedFields = map[string][]string{
 	"Job": {"specs", "waiting", "pending", "running", "dead", "finished", "started", "backoff", "stopping", "update", "domains",
 		"settled", "touched", "diesAfter", "lastEdge", "changedAt", "gone", "leaveDueNs", "updateDueNs", "charged", "chargedKept", "daemon", "cron", "ended", "own"},
 	"Volume":      {"of", "name", "machine", "gone", "dueNs", "yields", "kept"},
-	"Spec":        {"uses", "gone", "unpaid"},
+	"Spec":        {"uses", "gone"},
 	"Task":        {"job", "past", "cur.stop"},
 	"Copy":        {"next", "stopCharged"},
 	"Update":      {"down", "cursor", "chosen", "watched", "askedNs"},
@@ -87,6 +87,7 @@ var derivedFields = map[string][]string{
 	"fileChanges":      {},
 	"restored":         {},
 	"outage":           {},
+	"dependents":       {"gone"},
 }
 
 // TestEveryFieldCounts changes each field of each kind of record, one at a
@@ -119,6 +120,9 @@ func everyFieldCounts(t *testing.T, c *Cell, seen map[string]int) {
 	if len(c.bans.list) == 0 {
 		// Their time may be over where the walk ended.
 		c.bans.add(&Ban{name: "tool"})
+	}
+	if len(c.endings.queue) == 0 {
+		c.endings.add(&dependents{key: JobKey{"u", "j"}, seq: 1})
 	}
 	if len(c.requests.marks) == 0 {
 		c.requests.marks = append(c.requests.marks, &requestMark{user: "u", wallNs: 1})

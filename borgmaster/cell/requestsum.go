@@ -1,10 +1,10 @@
 package cell
 
 import (
-	"crypto/sha256"
 	"encoding/binary"
 	"slices"
 
+	"github.com/cespare/xxhash/v2"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"borg/proto/borgpb"
@@ -37,7 +37,8 @@ const (
 )
 
 // requestSum is a hash of what an encoded op asks for. It is the same for all tries of
-// one request, and differs between requests. The encoding sorts the entries of maps.
+// one request, and differs between requests: it finds mistakes, and a user who finds two ops of
+// one sum is told the answer to the first. The encoding sorts the entries of maps.
 func requestSum(op []byte) uint64 {
 	// Most ops fit into room, and allocate nothing.
 	var room [512]byte
@@ -77,8 +78,7 @@ func requestSum(op []byte) uint64 {
 			last = inner
 		})
 	})
-	sum := sha256.Sum256(b)
-	return binary.BigEndian.Uint64(sum[:])
+	return xxhash.Sum64(b)
 }
 
 // sumOf is the requestSum of an op that has a request id.

@@ -458,6 +458,7 @@ func (c *Cell) rollBack(j *Job, spec *Spec, tasks uint32, why string) {
 	if tasks != j.Size() && (c.format < formatSeatsBack || !stands(j.Kind())) {
 		c.resize(j, tasks)
 	}
+	c.rollDown(j.update, spec)
 }
 
 // closeUpdate forgets the way back.

@@ -63,7 +63,7 @@ func (c *Cell) dueCounts(d due[UID]) bool {
 // DueInNs is how long after the last entry the time alone may change something: an update
 // is watched or has a deadline, a drain waits for one, a taint is forgiven for a while, a
 // quarantine ends, a port may be granted again, an alloc is yet to change, a saver is to be started or given up, a
-// volume is no longer kept. Zero: nothing waits for the time.
+// volume is no longer kept, jobs are yet to be ended because others have ended. Zero: nothing waits for the time.
 func (c *Cell) DueInNs() int64 {
 	due := min(c.updateDues.nextNs(), c.volumes.dues.nextNs())
 	if c.drains > 0 {
@@ -83,6 +83,9 @@ func (c *Cell) DueInNs() int64 {
 	}
 	if len(c.savers) > 0 {
 		due = min(due, c.saveDueNs)
+	}
+	if len(c.endings.queue) > 0 {
+		due = min(due, c.endings.queue[0].readyNs)
 	}
 	if due == maxTimeNs {
 		return 0

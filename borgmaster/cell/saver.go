@@ -3,8 +3,10 @@ package cell
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	"borg/mutant"
 	"borg/proto/borgpb"
@@ -30,6 +32,9 @@ type saving struct {
 	machine string
 	// Cell times at which it is given up, and before which it is not started again.
 	untilNs, againNs int64
+	// The alloc moved and was not ended: its charge goes on, and the saver starts only while the
+	// quota has room for both. A saver of an alloc that ended takes over its charge.
+	beside bool
 }
 
 // Saves names the alloc whose directory the copy saves, "<user>/<name>/<index>"; empty:
@@ -55,11 +60,7 @@ func (c *Cell) saverSpec(key JobKey, priority int32, set []byte) (*Spec, *borgpb
 	task := embedded(embedded(set, setSaverField), saverTaskField)
 	b = protowire.AppendBytes(protowire.AppendTag(b, jobTaskField, protowire.BytesType), task)
 	number(jobMaxFailuresField, maxFailures)
-	spec, r := c.readSpec(key, b)
-	if r == nil {
-		spec.unpaid = true
-	}
-	return spec, r
+	return c.readSpec(key, b)
 }
 
 // Numbers of the fields that saverSpec reads and writes; TestSaverSpec compares them.
@@ -94,12 +95,41 @@ func embedded(message []byte, field protowire.Number) (data []byte) {
 	return data
 }
 
-// checkSaver range-checks what is to save what allocs leave behind.
-func (c *Cell) checkSaver(key JobKey, set *borgpb.AllocSetSpec, data []byte) *borgpb.Refusal {
+// checkSaver checks the saver of an alloc set: by the rules of a task, and by narrower bounds.
+// was is the spec that this one replaces, nil if the set is new.
+func (c *Cell) checkSaver(key JobKey, set, was *borgpb.AllocSetSpec, data []byte) *borgpb.Refusal {
 	v := set.Saver
 	if v == nil {
 		return nil
 	}
+	if r := checkSaverTask(v, c.now.asker.GetUser() != ""); r != nil {
+		return r
+	}
+	spec, r := c.saverSpec(key, set.Priority, data)
+	if r == nil {
+		r = c.checkWants(spec)
+	}
+	if r == nil {
+		r = c.checkOwned(key.User, spec)
+	}
+	if r == nil {
+		r = c.checkPowers(spec, nil)
+	}
+	if r == nil && !proto.Equal(v, was.GetSaver()) {
+		r = c.checkSpecBounds(key.User, spec)
+	}
+	if r == nil && c.now.asker.GetUser() != "" {
+		r = checkSaverRoom(v.Task.Resources, set.Resources)
+	}
+	if r != nil {
+		// The cell wrote the rest of that spec.
+		r.Field = strings.Replace(r.Field, "spec.task", "spec.saver.task", 1)
+	}
+	return r
+}
+
+// checkSaverTask checks the bounds that a saver has beside those of a task. asked: a user asks for it, and must say amounts.
+func checkSaverTask(v *borgpb.Saver, asked bool) *borgpb.Refusal {
 	t := v.Task
 	res := FromProto(t.GetResources())
 	switch {
@@ -107,6 +137,8 @@ func (c *Cell) checkSaver(key JobKey, set *borgpb.AllocSetSpec, data []byte) *bo
 		return invalid("spec.saver.time_ns", "%d is not in 0 to %d", v.TimeNs, int64(maxSaveNs))
 	case t == nil:
 		return invalid("spec.saver.task", "there is none")
+	case asked && (res.CPUMilli == 0 || res.MemBytes == 0):
+		return invalid("spec.saver.task.resources", "a saver must say how much cpu and memory it may use; the cell fills in nothing")
 	case t.ExclusiveCores:
 		return invalid("spec.saver.task.exclusive_cores", "a saver has no cores of its own: it works beside whatever runs there")
 	case len(t.Volumes) > 0:
@@ -115,12 +147,30 @@ func (c *Cell) checkSaver(key JobKey, set *borgpb.AllocSetSpec, data []byte) *bo
 		return invalid("spec.saver.task", "a saver has no ports, secrets or devices")
 	case res.CPUMilli > maxSaverCPUMilli || res.MemBytes > maxSaverMemBytes:
 		return invalid("spec.saver.task.resources", "a saver asks for at most %d milli-cores and %d bytes of memory", maxSaverCPUMilli, int64(maxSaverMemBytes))
+	case res.DiskBytes > maxSaverDiskBytes || res.DiskBytesPerS > maxSaverDiskBytesPerS:
+		return invalid("spec.saver.task.resources", "a saver asks for at most %d bytes of disk and %d bytes/s", int64(maxSaverDiskBytes), int64(maxSaverDiskBytesPerS))
 	}
-	spec, r := c.saverSpec(key, set.Priority, data)
-	if r == nil {
-		r = c.checkPowers(spec, nil)
+	return nil
+}
+
+// checkSaverRoom refuses a saver that asks for more than its alloc: it starts without a look at
+// what its machine has free, in the room that the alloc has left.
+func checkSaverRoom(saver, alloc *borgpb.Resources) *borgpb.Refusal {
+	has, of := FromProto(saver), FromProto(alloc)
+	if has.CPUMilli <= of.CPUMilli && has.MemBytes <= of.MemBytes {
+		return nil
 	}
-	return r
+	return invalid("spec.saver.task.resources", "a saver asks for at most the cpu and memory of its alloc, %d milli-cores and %d bytes", of.CPUMilli, of.MemBytes)
+}
+
+// saversOf counts the savers of a user.
+func (c *Cell) saversOf(user string) (n int) {
+	for _, j := range c.savers {
+		if j.key.User == user {
+			n++
+		}
+	}
+	return n
 }
 
 // saveLeft begins to save what an alloc leaves on a machine.
@@ -138,6 +188,8 @@ func (c *Cell) saveLeft(a *Alloc, m *Machine) {
 	case r != nil:
 	case len(c.savers) >= maxSavers || c.counts.liveTasks() >= maxLiveTasks:
 		r = limit("", "%d savers are under way", len(c.savers))
+	case len(c.savers) >= maxSaversOfUser && c.saversOf(set.key.User) >= maxSaversOfUser:
+		r = limit("", "%d savers of user %s are under way", maxSaversOfUser, set.key.User)
 	}
 	if r != nil {
 		e := allocEvent(a, m, borgpb.EventKind_EVENT_KIND_SAVE_GIVEN_UP, stateNone, stateNone)
@@ -150,10 +202,15 @@ func (c *Cell) saveLeft(a *Alloc, m *Machine) {
 	if time == 0 {
 		time = saveNs
 	}
-	j.saving = &saving{set: set.key, index: a.index, attempt: a.attempt, machine: m.name, untilNs: min(c.clock.cellNs+time, maxTimeNs)}
+	j.saving = &saving{
+		set: set.key, index: a.index, attempt: a.attempt, machine: m.name, untilNs: min(c.clock.cellNs+time, maxTimeNs), beside: a.state != stateDead,
+	}
 	c.addSaver(j)
 	m.changes++
 }
+
+// maxSaverSuffixBytes is more than saverKey adds to the name of a set: three numbers and "-save---".
+const maxSaverSuffixBytes = 8 + 10 + 20 + 2
 
 // saverKey names the job that saves what an alloc left: SET-save-INDEX-ATTEMPT, and a
 // number where that is taken, by a set of that name that is there again.
@@ -165,7 +222,7 @@ func (c *Cell) saverKey(a *Alloc) (JobKey, *borgpb.Refusal) {
 			suffix += fmt.Sprintf("-%d", n)
 		}
 		key := JobKey{set.User, set.Name[:min(len(set.Name), maxNameBytes-len(suffix))] + suffix}
-		if st := c.stateOfKey(key); st == stateNone || st == stateDead {
+		if st := c.stateOfKey(key); (st == stateNone || st == stateDead) && !c.endingOf(key) {
 			return key, nil
 		}
 	}
@@ -213,6 +270,9 @@ func (c *Cell) saveOn() {
 			c.kill(j, "machine "+v.machine+" was removed")
 		case v.untilNs <= c.clock.cellNs && !mutant.Planted(mutant.SavesForEver):
 			c.kill(j, "its time is over")
+		case t.state == statePending && c.saverWaits(j) == "" && c.saverOverQuota(j):
+			v.againNs = min(c.clock.cellNs+saveAgainNs, maxTimeNs)
+			c.dirty(j)
 		case t.state == statePending && c.saverWaits(j) == "":
 			c.schedule(t, place{machine: m})
 			// From start to start, so that it does not matter how it ended.
@@ -223,6 +283,28 @@ func (c *Cell) saveOn() {
 			c.saveDueNs = min(c.saveDueNs, c.saverDue(j))
 		}
 	}
+}
+
+// saverOverQuota reports whether a saver must wait because its user's jobs and alloc sets ask for
+// more than the quota. Otherwise a user who has allocs move again and again would run any number
+// of savers. What stops is not counted, as for new work.
+func (c *Cell) saverOverQuota(j *Job) bool {
+	if !j.saving.beside || c.quotas.used == nil || mutant.Planted(mutant.QuotaNotAsked) {
+		return false
+	}
+	user := j.key.User
+	stays := c.quotas.used[user].minus(c.stopUseOf(user).charge)
+	for i := range j.charged {
+		w := &j.charged[i]
+		var granted amount
+		if q := c.QuotaOf(user, w.band); q != nil {
+			granted = chargeOf(w.band, &q.limit, 1).of(w)
+		}
+		if stays.of(w).compare(granted) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // saverDue is the cell time at which a saver is to be looked at if nothing else happens.
@@ -294,8 +376,10 @@ func (c *Cell) SavesOf(s *AllocSet) (saves []*borgpb.AllocSave) {
 	if s.spec.Saver == nil {
 		return nil
 	}
-	for j := range c.JobsAfter(JobKey{User: s.key.User}) {
-		if j.key.User != s.key.User || len(saves) == maxSavesShown {
+	// The names of its savers begin so, and follow each other.
+	prefix := s.key.Name[:min(len(s.key.Name), maxNameBytes-maxSaverSuffixBytes)]
+	for j := range c.JobsAfter(JobKey{s.key.User, prefix}) {
+		if j.key.User != s.key.User || !strings.HasPrefix(j.key.Name, prefix) || len(saves) == maxSavesShown {
 			break
 		}
 		v := j.saving
@@ -308,6 +392,8 @@ func (c *Cell) SavesOf(s *AllocSet) (saves []*borgpb.AllocSave) {
 			one.Reason = "given up: " + j.reason
 		} else if one.LeftNs = max(v.untilNs-c.clock.cellNs, 1); t.cur != nil {
 			one.Reason = "the saver runs"
+		} else if c.saverOverQuota(j) {
+			one.Reason = "the quota of user " + j.key.User + " has no room for it beside the alloc set; end something"
 		} else {
 			one.Reason = c.saverWaits(j)
 		}
@@ -362,7 +448,7 @@ func (c *Cell) checkSavers() error {
 		if v == nil {
 			continue
 		}
-		if c.format < FormatSavers || len(j.rows) != 1 || len(j.specs) != 1 || !j.latest().unpaid || len(j.charged) > 0 {
+		if c.format < FormatSavers || len(j.rows) != 1 || len(j.specs) != 1 {
 			return fmt.Errorf("job %v should not save anything", j.key)
 		}
 		if p := j.rows[0].cur; p != nil && (p.machine.name != v.machine || p.alloc != nil) {
@@ -397,13 +483,14 @@ func (e *encoder) saving(v *saving) {
 	e.str(v.machine)
 	e.int(v.untilNs)
 	e.int(v.againNs)
+	e.bool(v.beside)
 }
 
 func (l *loader) saving(d *decoder, j *Job) error {
 	if l.c.format < FormatSavers || !d.tagged(tagSaving) {
 		return nil
 	}
-	j.saving = &saving{set: JobKey{d.str(), d.str()}, index: d.uint32(), attempt: d.uint(), machine: d.str(), untilNs: d.int(), againNs: d.int()}
+	j.saving = &saving{set: JobKey{d.str(), d.str()}, index: d.uint32(), attempt: d.uint(), machine: d.str(), untilNs: d.int(), againNs: d.int(), beside: d.bool()}
 	if v := j.saving; checkKey(v.set) != nil || v.untilNs < 0 || v.untilNs > maxTimeNs || v.againNs < 0 || v.againNs > maxTimeNs {
 		return errOdd
 	}

@@ -196,20 +196,8 @@ func (c *Cell) checkDeleteSecret(o *borgpb.DeleteSecret) (commit, *borgpb.Refusa
 // needsSecret is a live job of the user with a spec that names the secret; nil:
 // there is none.
 func (c *Cell) needsSecret(user, name string) *Job {
-	for j := range c.jobs.from(JobKey{User: user}) {
-		if j.key.User != user {
-			break
-		}
-		if j.deathSeq != 0 {
-			continue
-		}
-		for _, s := range j.specs {
-			for _, n := range s.needs {
-				if slices.Contains(secretsNamed(n.Task), name) {
-					return j
-				}
-			}
-		}
+	if jobs := c.jobRefs.secrets[JobKey{user, name}]; len(jobs) > 0 {
+		return jobs[0]
 	}
 	return nil
 }

@@ -130,3 +130,40 @@ func TestSecretsAreLoaded(t *testing.T) {
 		}
 	}
 }
+
+// TestSecretInUse wants a secret, and the priority of an alloc set, to be held by the live jobs that
+// name them, in their latest spec or in one that an update may go back to.
+func TestSecretInUse(t *testing.T) {
+	l := raised(t, BuildFormat)
+	l.do(setSecret("u", "db", 1, sealBytes))
+	l.do(submitSet(t, "place", setSpec(1, 200, 10)))
+	plain, uses := service(2, 200, 1, 1), service(2, 200, 1, 1)
+	uses.AllocSet, uses.Task.Secrets = "u/place", []string{"db"}
+	ops := []*borgpb.Op{
+		asUser("u", updateSet(t, "place", setSpec(1, 100, 10))),
+		asUser("u", &borgpb.Op{Op: &borgpb.Op_DeleteSecret{DeleteSecret: &borgpb.DeleteSecret{User: "u", Name: "db"}}}),
+	}
+	refused := func() {
+		t.Helper()
+		for _, op := range ops {
+			if r := l.refusalOf(op); r == nil || !strings.Contains(r.Message, "u/web") {
+				t.Errorf("%v: %v, want it refused for job u/web", op, r)
+			}
+		}
+		l.fine()
+	}
+	l.do(submitJob(t, "web", uses))
+	refused()
+	// What the jobs of a set may have to be asked for is work.
+	if got := l.c.Work(ops[0]); got < 2 {
+		t.Errorf("the update of the set counts as %d", got)
+	}
+	l.do(updateJob(t, "web", plain))
+	refused()
+	l.do(killJob("web"))
+	l.do(submitJob(t, "web", plain))
+	for _, op := range ops {
+		l.do(op)
+	}
+	l.fine()
+}

@@ -19,8 +19,6 @@ type Spec struct {
 	// Copies that run it; derived.
 	uses uint32
 	gone bool
-	// Of a saver, which is charged to nobody; derived.
-	unpaid bool
 }
 
 // Need is what a run of task indices asks for: the job's task spec with the
@@ -157,6 +155,11 @@ func (s *reading) cutNeeds(cores bool) *borgpb.Refusal {
 			}
 			if task.ExclusiveCores {
 				need.own()
+			}
+		}
+		for _, name := range secretsNamed(task) {
+			if at, found := slices.BinarySearch(s.secrets, name); !found {
+				s.secrets = slices.Insert(s.secrets, at, name)
 			}
 		}
 		s.volumes = s.volumes || len(task.Volumes) > 0

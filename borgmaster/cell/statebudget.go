@@ -155,16 +155,17 @@ func (c *Cell) checkState(user string, priority int32, more *StateUse) *borgpb.R
 			continue
 		}
 		m := Measure(i)
-		holds := used[m]
+		holds, total := used[m], all[m]
 		if m == measureTasks {
-			// What is new may count on what stops: it is charged once.
+			// What is new may count on what the user stops: it is charged once.
 			stops := c.stopUseOf(user).copies
 			holds += stops - min(stops, n)
+			total += c.stopCopies - min(stops, n)
 		}
 		if most := budget.amount(m); holds+n > most && !c.askedByAdmin() {
 			return c.overBudget(user, m, holds, n, most)
 		}
-		if r := c.checkStateTotal(m, priority, all[m], n); r != nil {
+		if r := c.checkStateTotal(m, priority, total, n); r != nil {
 			return r
 		}
 	}

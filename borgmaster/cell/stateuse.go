@@ -210,6 +210,7 @@ func (c *Cell) StateUseOf(user string) (u StateUse) {
 // CellStateUse is what all users hold.
 func (c *Cell) CellStateUse() StateUse {
 	u := c.stateUse.cell
+	u[measureTasks] += c.stopCopies
 	u[measureFiles], u[measureFileBytes] = int64(len(c.files.list)), int64(c.files.bytes)
 	u[measureSecrets] = int64(len(c.secrets.list))
 	u[measureRequests] = int64(len(c.requests.byID))
@@ -224,6 +225,9 @@ func (c *Cell) StateUsers() []string {
 		all[user] = true
 	}
 	for user := range c.files.of {
+		all[user] = true
+	}
+	for user := range c.stopUse {
 		all[user] = true
 	}
 	for user := range c.requests.of {

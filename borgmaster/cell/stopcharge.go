@@ -119,6 +119,7 @@ func (c *Cell) setStopCharge(p *Copy, now stopCharging) {
 		u.covered = u.covered.minus(one)
 	case stopCharged:
 		u.copies--
+		c.stopCopies--
 		u.charge = u.charge.minus(one)
 		c.chargeUser(user, one, nil)
 	}
@@ -128,6 +129,7 @@ func (c *Cell) setStopCharge(p *Copy, now stopCharging) {
 		u.covered = u.covered.plus(one)
 	case stopCharged:
 		u.copies++
+		c.stopCopies++
 		u.charge = u.charge.plus(one)
 		c.chargeUser(user, nil, one)
 	default:
@@ -140,14 +142,8 @@ func (c *Cell) setStopCharge(p *Copy, now stopCharging) {
 	}
 }
 
-// stopCharge returns the charge of a copy that stops: that of its task, but nothing for a
-// saver.
-func (p *Copy) stopCharge() charge {
-	if p.job.saving != nil {
-		return nil
-	}
-	return p.chargeKept()
-}
+// stopCharge returns the charge of a copy that stops: that of its task.
+func (p *Copy) stopCharge() charge { return p.chargeKept() }
 
 // reviewStopCharges is reviewStopCharge for the past copies of a task.
 func (c *Cell) reviewStopCharges(t *Task) {
@@ -159,7 +155,7 @@ func (c *Cell) reviewStopCharges(t *Task) {
 // deriveStopCharges computes all stop charges. It must run before countUse: while
 // quotas.used is nil chargeUser does nothing, so that nothing is charged twice.
 func (c *Cell) deriveStopCharges() {
-	c.stopUse = nil
+	c.stopUse, c.stopCopies = nil, 0
 	for _, m := range c.machineList {
 		for _, p := range m.copies {
 			p.stopCharged = notStopCharged
@@ -266,7 +262,7 @@ func (c *Cell) PreemptsOwn(user string, band borgpb.Band) bool {
 
 // checkStopCharges compares the stop charges with those computed from the copies.
 func (c *Cell) checkStopCharges() error {
-	want := make(map[string]*stopUse)
+	want, copies := make(map[string]*stopUse), int64(0)
 	for _, m := range c.machineList {
 		for _, p := range m.copies {
 			now := p.stopCharging()
@@ -283,6 +279,7 @@ func (c *Cell) checkStopCharges() error {
 			}
 			if now == stopCharged {
 				u.copies++
+				copies++
 				u.charge = u.charge.plus(p.stopCharge())
 			} else {
 				u.coveredCopies++
@@ -290,8 +287,8 @@ func (c *Cell) checkStopCharges() error {
 			}
 		}
 	}
-	if len(want) != len(c.stopUse) {
-		return fmt.Errorf("copies of %d users stop, kept for %d", len(want), len(c.stopUse))
+	if len(want) != len(c.stopUse) || copies != c.stopCopies {
+		return fmt.Errorf("%d copies of %d users stop, kept as %d of %d", copies, len(want), c.stopCopies, len(c.stopUse))
 	}
 	for user, n := range want {
 		u := c.stopUseOf(user)

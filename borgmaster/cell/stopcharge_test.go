@@ -2,6 +2,7 @@ package cell
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"borg/proto/borgpb"
@@ -60,6 +61,15 @@ func TestStoppingIsInTheTaskBudget(t *testing.T) {
 	}
 	l.over(submitJob(t, "web", spec), "may hold 10 tasks")
 	l.fine()
+	// Lists show the user and the total count the tasks, also when nothing but them is left.
+	if got := l.c.StateUseOf("u")[measureTasks]; got != 20 || l.c.CellStateUse()[measureTasks] != 20 {
+		t.Errorf("u holds %d tasks, the cell %d; want 20", got, l.c.CellStateUse()[measureTasks])
+	}
+	delete(l.c.stateUse.byUser, "u")
+	l.c.requests.of, l.c.stateBudgets.list = nil, nil
+	if got := l.c.StateUsers(); !slices.Contains(got, "u") {
+		t.Errorf("users are %v, want u too", got)
+	}
 }
 
 // startAll places all tasks of a job of u that wait, away from where earlier copies stop,

@@ -90,6 +90,47 @@ func TestRollbackWaitsForStops(t *testing.T) {
 	}
 }
 
+// TestRollbackOfUnusedSurge: an update that makes a job smaller and waits before it has its extra
+// tasks is charged for them. That charge does not pay for the tasks that a rollback brings back,
+// as long as those that were cut off still stop; when they have ended, it goes through.
+func TestRollbackOfUnusedSurge(t *testing.T) {
+	l := latestQuotaLog(t)
+	l.do(setQuota("u", production, 10_000, tib))
+	l.do(submitJob(t, "web", stubborn(10, 1_000, 0)))
+	l.startAll("web", 0)
+	l.do(updateJob(t, "web", stubborn(10, 1_000, 1)))
+	l.startAll("web", 1)
+	small := stubborn(5, 1_000, 2)
+	small.Update.Surge = 5
+	l.do(updateJob(t, "web", small))
+	j := l.c.Job(JobKey{"u", "web"})
+	if j.Size() != 5 || j.surging() != 5 || j.update.Extra() != 0 {
+		t.Fatalf("%d tasks, and %d of %d extra ones: the update does not wait", j.Size(), j.update.Extra(), j.surging())
+	}
+	back := controlUpdate("web", borgpb.UpdateVerb_UPDATE_VERB_ROLLBACK)
+	try := func(what string) bool {
+		t.Helper()
+		results, _ := l.apply(back)
+		for range 3 {
+			l.startAll("web", 3)
+		}
+		if got := l.held(); got > 20_000 {
+			t.Errorf("%s: %d of cpu are held, with a quota of 10,000", what, got)
+		}
+		l.fine()
+		return results[0].Refusal == nil
+	}
+	if try("15 copies stop") {
+		t.Error("the rollback brings 5 tasks back, and the 5 that were cut off still stop beside 10 others")
+	}
+	// Paused, it does not go on as copies end.
+	l.do(controlUpdate("web", borgpb.UpdateVerb_UPDATE_VERB_PAUSE))
+	l.endStopping(10)
+	if !try("5 copies stop") {
+		t.Error("the rollback is refused, with 5 tasks and 5 that stop of a quota for 10")
+	}
+}
+
 // TestFullQuotaIsUpdated: the update of a job that fills its quota goes on in place, and a
 // batch at a time: each batch waits for the tasks of the last that stop only once they hold as
 // much as the quota.

@@ -175,6 +175,9 @@ func checkKey(key JobKey) *borgpb.Refusal {
 // name space, and only what is dead gives way.
 func (c *Cell) checkFree(key JobKey) *borgpb.Refusal {
 	if s := c.stateOfKey(key); (s == stateNone || s == stateDead) && !c.madeInTrial(key) {
+		if c.endingOf(key) {
+			return badState(key.String(), "jobs that end with the one of that name are still being ended; try again in a moment")
+		}
 		return nil
 	}
 	what := "a job"

@@ -150,6 +150,9 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 			}
 			c.resize(j, size)
 		}
+		if changes {
+			c.rollDown(j.update, spec)
+		}
 		res.Uid, res.Version = j.uid.String(), j.version
 	}, nil
 }
@@ -235,7 +238,6 @@ func (c *Cell) beginUpdate(j *Job, spec *Spec, next Update, why string) {
 		kind = borgpb.EventKind_EVENT_KIND_UPDATE_PENDING
 	}
 	c.emit(jobEvent(j, kind, j.settled, take(j.settled, edgeUpdate, j.settled)))
-	c.rollDown(u, spec)
 }
 
 // rollDown deals first with who is down for the update before and runs what that

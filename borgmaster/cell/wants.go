@@ -188,11 +188,8 @@ func (c *Cell) checkPriorityIn(set *AllocSet, s *borgpb.JobSpec) *borgpb.Refusal
 // checkSetPriority refuses a priority of an alloc set below that of a live job of its owner
 // that uses it or waits for it.
 func (c *Cell) checkSetPriority(key JobKey, priority int32) *borgpb.Refusal {
-	for j := range c.JobsAfter(JobKey{User: key.User}) {
+	for _, j := range c.jobRefs.inSet[key] {
 		if j.key.User != key.User {
-			return nil
-		}
-		if j.deathSeq != 0 {
 			continue
 		}
 		for _, s := range j.specs {

@@ -32,13 +32,19 @@ func (c *Cell) Work(op *borgpb.Op) int {
 	case *borgpb.Op_ResizeJob:
 		n += max(c.rowsOf(o.ResizeJob), atMost(o.ResizeJob.GetTasks(), maxTasksPerJob))
 	case *borgpb.Op_KillJob:
-		n += c.rowsOf(o.KillJob)
+		n += c.workOfEnd(o.KillJob)
 	case *borgpb.Op_ControlUpdate:
 		n += c.rowsOf(o.ControlUpdate)
 	case *borgpb.Op_FireCron:
 		// It is that of the run.
 		_, tasks := sizeOfJob(o.FireCron.GetSpec())
 		n += tasks
+		if j := c.Job(JobKey{o.FireCron.GetUser(), o.FireCron.GetName()}); j != nil && j.cron != nil {
+			// It may end those that run.
+			for _, run := range c.liveRuns(j) {
+				n += len(run.rows)
+			}
+		}
 	case *borgpb.Op_SubmitAllocSet:
 		n += c.workOfSet(o.SubmitAllocSet, o.SubmitAllocSet.GetSpec())
 	case *borgpb.Op_UpdateAllocSet:
@@ -112,7 +118,8 @@ func (c *Cell) workOfSet(key named, spec []byte) int {
 			allocs = atMost(uint32(number), maxAllocsPerSet)
 		}
 	})
-	return max(c.allocsOf(key), allocs)
+	// Each job that names the set is looked at for its priority.
+	return max(c.allocsOf(key), allocs) + len(c.jobRefs.inSet[JobKey{key.GetUser(), key.GetName()}])
 }
 
 func (c *Cell) rowsOf(key named) int {
@@ -122,9 +129,14 @@ func (c *Cell) rowsOf(key named) int {
 	return 0
 }
 
+// allocsOf counts the allocs of a set and what runs in them.
 func (c *Cell) allocsOf(key named) int {
 	if s := c.sets[JobKey{key.GetUser(), key.GetName()}]; s != nil {
-		return len(s.allocs)
+		n := len(s.allocs)
+		for _, a := range s.allocs {
+			n += len(a.copies)
+		}
+		return n
 	}
 	return 0
 }

@@ -71,6 +71,8 @@ const (
 	timeIdleNs = 10e9
 	// And when something waits for them, but not oftener than so.
 	timeDueNs = 1e9
+	// While jobs are yet to be ended because others have ended.
+	timeEndingNs = 100e6
 	// The budget of downs is that of any minute; of it so much may be taken at once, or
 	// so many machines where that is more: a rack. It is less than silentForDownNs, so that
 	// the time until the first are down is not made up for.
@@ -184,6 +186,8 @@ type (
 		// How long after the last entry something in the cell waits for the time; zero:
 		// nothing does.
 		DueInNs int64
+		// The cell has yet to end jobs because others have ended.
+		Ending bool
 		// How much later than due this tick comes.
 		LateNs int64
 		// The other replicas as the log hears them; those that it never heard are left out.
@@ -717,6 +721,9 @@ func (d *Core) tick(now int64, e Ticked) []Effect {
 	idleNs := int64(timeIdleNs)
 	if e.DueInNs > 0 {
 		idleNs = min(idleNs, max(e.DueInNs, timeDueNs))
+	}
+	if e.Ending {
+		idleNs = timeEndingNs
 	}
 	if now-d.appliedAtNs >= idleNs {
 		d.appliedAtNs = now

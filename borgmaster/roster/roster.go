@@ -271,6 +271,3 @@ func (g Goal) handOver(r Roster, from Replica) (Step, error) {
 	}
 	return Step{}, refuse("bring one back first, or see: borgcfg master list", "replica %d is elected and is to go, and no other that votes is there and has caught up", from.ID)
 }
-
-// Stands is how many voters of a cell of so many may be lost at once.
-func Stands(voters int) int { return voters - Majority(voters) }

@@ -37,7 +37,7 @@ const (
 	messageBytes          = 32 << 10
 )
 
-// Hub is what one replica knows of the changes of late, and who watches.
+// Hub holds the recent changes of one replica's cell and its watches.
 type Hub struct {
 	cfg Config
 	// lookedAtOnce, but in tests.
@@ -257,7 +257,7 @@ func (h *Hub) resume(w *Watch, from From) error {
 	return nil
 }
 
-// forgot: not all changes after index are held.
+// forgot reports whether changes after index have been dropped.
 func (h *Hub) forgot(index uint64) bool {
 	return index < h.floor && !mutant.Planted(mutant.WatchOverCompaction)
 }

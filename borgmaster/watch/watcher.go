@@ -10,7 +10,7 @@ import (
 // lookedAtOnce is how many objects or changes one Next looks at while other watches wait.
 const lookedAtOnce = 2_000
 
-// Watch is one who watches. It yields a state, if it began with one, then what it
+// Watch is one subscription. It yields a state, if it began with one, then what it
 // missed, and then changes as they come.
 type Watch struct {
 	hub   *Hub

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"borg/borgmaster/client"
@@ -52,8 +53,9 @@ type Cell struct {
 	source    *identity.Source
 	// Stops the renewal of source; nil: it does not run.
 	endRenewal func()
-	// Asks replica i+1 alone.
-	each []*client.Client
+	// Each asks the replica of its index plus one. It grows under eachMu.
+	each   []*client.Client
+	eachMu *sync.Mutex
 	// Where a program listens whom others reach at an address, when something
 	// lies in between; nil: at that address.
 	behind func(addr string) string
@@ -65,7 +67,7 @@ type Cell struct {
 // run left, and makes the replicas of a new cell. With fresh, what the
 // directory held is thrown away first. Nothing runs yet.
 func OpenCell(ctx context.Context, l layout, fresh bool, log *slog.Logger) (*Cell, error) {
-	c := &Cell{layout: l, log: log, user: userName()}
+	c := &Cell{layout: l, log: log, user: userName(), eachMu: new(sync.Mutex)}
 	for _, dir := range []string{l.dir, l.RunDir} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, fmt.Errorf("make a directory for the cell: %w", err)
@@ -155,14 +157,22 @@ func (c *Cell) dial() (err error) {
 	if err != nil {
 		return err
 	}
-	for i := range slices.Max(append(c.masterNumbers(), c.Masters)) {
-		one, err := client.New(client.Config{Masters: []string{c.masterAddr(i + 1)}, Identity: c.source, Timeout: askWait, Log: c.log})
+	_, err = c.one(slices.Max(append(c.masterNumbers(), c.Masters)))
+	return err
+}
+
+// one returns the client that asks replica i alone. Replicas may join after the others were dialled.
+func (c *Cell) one(i int) (*client.Client, error) {
+	c.eachMu.Lock()
+	defer c.eachMu.Unlock()
+	for len(c.each) < i {
+		one, err := client.New(client.Config{Masters: []string{c.masterAddr(len(c.each) + 1)}, Identity: c.source, Timeout: askWait, Log: c.log})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		c.each = append(c.each, one)
 	}
-	return nil
+	return c.each[i-1], nil
 }
 
 // checkPorts refuses ports that somebody else has, before anything starts.
@@ -354,7 +364,11 @@ func (c *Cell) scheduled(ctx context.Context) error {
 
 // Ask asks replica i alone how it sees the cell.
 func (c *Cell) Ask(ctx context.Context, i int) (*borgrpc.GetCellResponse, error) {
-	return c.each[i-1].GetCell(ctx)
+	one, err := c.one(i)
+	if err != nil {
+		return nil, err
+	}
+	return one.GetCell(ctx)
 }
 
 // Elected returns the elected replica: the one that says so of itself in the

@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"sync"
 	"time"
@@ -77,11 +78,14 @@ func (c *Cell) redial() error {
 // has a good one.
 func (c *Cell) certifyBorglet(k int) error {
 	path := filepath.Join(c.borgletDir(k), "identity.pem")
-	err := client.WriteCellFile(filepath.Join(c.borgletDir(k), "cell.yaml"), &client.CellFile{
+	place, file := filepath.Join(c.borgletDir(k), "cell.yaml"), &client.CellFile{
 		Cell: c.Name, CellID: c.CellID, Masters: c.masterAddrs(), Identity: filepath.Base(path),
-	})
-	if err != nil {
-		return err
+	}
+	// A machine whose disk is full is started, too.
+	if has, err := client.ReadCellFile(place); err != nil || !reflect.DeepEqual(has, file) {
+		if err := client.WriteCellFile(place, file); err != nil {
+			return err
+		}
 	}
 	if has, err := identity.ReadCredential(path); err == nil && time.Now().Before(has.RenewAt()) {
 		return nil

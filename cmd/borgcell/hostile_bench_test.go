@@ -293,7 +293,7 @@ func (h *hostile) unread(ctx context.Context) {
 			c := borgrpc.NewMasterServiceClient(conn)
 			for n := 0; ctx.Err() == nil; n++ {
 				if n%2 == 0 {
-					_, _ = borgrpc.NewWatchServiceClient(conn).Watch(ctx, &borgrpc.WatchRequest{})
+					_, _ = borgrpc.NewWatchServiceClient(conn).Watch(ctx, &borgrpc.WatchRequest{Kind: borgpb.ObjectKind_OBJECT_KIND_JOB})
 				} else {
 					_, _ = c.Events(ctx, &borgrpc.EventsRequest{Follow: true})
 				}

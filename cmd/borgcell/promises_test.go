@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -170,13 +169,14 @@ func (p *promises) run(t *testing.T, as shown.Role, args []string) (string, int)
 		whole = append(whole, "--timeout", "10s")
 	}
 	for _, arg := range args {
-		whole = append(whole, strings.ReplaceAll(arg, "$PWD", p.here))
+		// $n is what a loop of the page counts with.
+		whole = append(whole, strings.NewReplacer("$PWD", p.here, "$n", "1").Replace(arg))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, p.bin("borgcfg"), whole...)
 	cmd.Dir = p.here
-	cmd.Stdin = bytes.NewReader(nil)
+	cmd.Stdin = strings.NewReader("content\n")
 	// A task is told which copy it is.
 	cmd.Env = append(os.Environ(), "HOME="+p.here, "BORG_ATTEMPT=1")
 	out, err := cmd.CombinedOutput()

@@ -33,20 +33,27 @@ func doctor(s *session) error {
 	if slices.ContainsFunc(views, func(v client.Examined) bool { return v.Err != nil }) {
 		are, gone = m.Moved(s.ctx)
 	}
+	// unheard adds a finding of borgcfg's own about an address at which no replica answered.
+	unheard := func(addr string, f *borgrpc.Finding) {
+		all = append(all, told{[]string{addr}, f})
+		named := proto.CloneOf(f)
+		named.Text = addr + ": " + f.Text
+		answers = append(answers, &borgrpc.ExamineResponse{Findings: []*borgrpc.Finding{named}})
+	}
 	for _, v := range views {
-		if slices.Contains(gone, v.Addr) {
-			all = append(all, told{[]string{v.Addr}, &borgrpc.Finding{
+		switch {
+		case slices.Contains(gone, v.Addr):
+			unheard(v.Addr, &borgrpc.Finding{
 				Severity: borgrpc.Severity_SEVERITY_WARNING, Text: "No master of the cell is there any more.",
 				Next: fmt.Sprintf("name in %s: %s", s.place.Origin, strings.Join(are, ",")),
-			}})
+			})
 			continue
-		}
-		if v.Err != nil {
+		case v.Err != nil:
 			silent++
-			all = append(all, told{[]string{v.Addr}, &borgrpc.Finding{
+			unheard(v.Addr, &borgrpc.Finding{
 				Severity: borgrpc.Severity_SEVERITY_FAULT,
 				Text:     fmt.Sprintf("The replica does not answer: %v.", v.Err), Next: "see its log; borgcfg master list",
-			}})
+			})
 			continue
 		}
 		answers = append(answers, v.Found)

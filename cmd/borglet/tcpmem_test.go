@@ -63,6 +63,7 @@ func TestBuffersOfConnections(t *testing.T) {
 		Args: []string{"/opt/take", takeArgument, "connections"}, Mounts: []*borgpb.Mount{{Source: self, Path: "/opt/take"}},
 		Resources: &borgpb.Resources{CpuMilli: 1000, MemBytes: limit},
 	})
+	m.untilState(id, running)
 	m.until(id, "queued", func(r *borgpb.TaskReport) bool {
 		return r.GetExit().GetOom() || strings.Contains(m.logOf(id), "queued ")
 	})

@@ -88,7 +88,7 @@ func Make(id string, wallNs int64, from *trace.Cell, reserved scheduler.Reserved
 	}}
 	c.Apply(1, 1, marshal(first))
 	// Constraints of others are broken while they are placed; no daemon may leave meanwhile.
-	slices.SortStableFunc(from.Jobs, func(a, b trace.Job) int { return cmp.Compare(isDaemon(&a), isDaemon(&b)) })
+	slices.SortStableFunc(from.Jobs, func(a, b trace.Job) int { return cmp.Compare(daemonsLast(&a), daemonsLast(&b)) })
 	m.settleStrangers()
 	m.addMachines()
 	m.loosen()

@@ -150,6 +150,8 @@ func (m *Model) Rest() error {
 			ns := at - m.cell.TimeNs()
 			m.waitedNs += ns
 			m.entry(ns, nil)
+		case m.cell.Ending():
+			m.entry(m.cell.DueInNs(), nil)
 		case m.cell.DueInNs() == 1 && !looked:
 			// Something is due already, as daemons are that leave a drained machine last: an
 			// elected master proposes an entry for it.

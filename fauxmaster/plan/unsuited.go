@@ -9,8 +9,8 @@ import (
 	"borg/proto/borgpb"
 )
 
-// isDaemon is 1 for a daemon job, which comes after all others.
-func isDaemon(j *trace.Job) int {
+// daemonsLast is 1 for a daemon job, which comes after all others.
+func daemonsLast(j *trace.Job) int {
 	if j.Spec.Kind == borgpb.JobKind_JOB_KIND_DAEMON {
 		return 1
 	}

@@ -150,9 +150,6 @@ func (m *Machine) Agent() bool { return m.agent }
 // Boot counts how often it was switched on.
 func (m *Machine) Boot() int { return m.boot }
 
-// FenceTerm is the term of the last order that its borglet has obeyed.
-func (m *Machine) FenceTerm() uint64 { return m.disk.fence.Term }
-
 // Start switches the power on.
 func (m *Machine) Start() {
 	m.up = true

@@ -185,7 +185,7 @@ func (m *masterSide) dutyTick() {
 	m.r.after(dutyTickNs, func() {
 		m.follow()
 		if m.dutyTerm != 0 {
-			ticked := duty.Ticked{Applied: m.r.cell.Index(), Format: m.r.cell.Format(), Members: m.memberIDs(), LostDeclared: m.r.cell.LostDeclared() > 0, DueInNs: m.r.cell.DueInNs()}
+			ticked := duty.Ticked{Applied: m.r.cell.Index(), Format: m.r.cell.Format(), Members: m.memberIDs(), LostDeclared: m.r.cell.LostDeclared() > 0, DueInNs: m.r.cell.DueInNs(), Ending: m.r.cell.Ending()}
 			for _, p := range m.r.core.Peers(time.Duration(tickNs)) {
 				ticked.Raft = append(ticked.Raft, duty.RaftHeard{ID: p.ID, AgoNs: int64(p.Heard)})
 			}

@@ -24,6 +24,3 @@ const (
 	// Case does nothing in one case of a switch.
 	Case Operator = "case"
 )
-
-// Operators lists all of them in the order of reports.
-var Operators = []Operator{Boundary, Comparison, Logic, Arithmetic, Statement, Arguments, Branch, Constant, Case}

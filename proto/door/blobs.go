@@ -35,7 +35,7 @@ func ServeBlobs(ctx context.Context, listener net.Listener, config Config, blobs
 	// Who fetches goes on elsewhere.
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
-	if err := newLobby(listener).serve(server); !errors.Is(err, http.ErrServerClosed) {
+	if err := newLobby(listener).serve(server, config.Identity); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve packages on %s: %w", listener.Addr(), err)
 	}
 	return nil

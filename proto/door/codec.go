@@ -69,7 +69,7 @@ func (c answerCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return proto.Unmarshal(all.ReadOnlyData(), m)
 }
 
-// malformed is what the sender of a message is told that cannot be decoded.
+// malformed returns the error for a message that cannot be decoded.
 func malformed(of protoreflect.MessageDescriptor, data []byte, err error) error {
 	if field := notText(of, data, string(of.Name())); field != "" {
 		return status.Errorf(codes.InvalidArgument, "%s is not text: want UTF-8", field)

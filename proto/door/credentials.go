@@ -127,7 +127,7 @@ func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 	return c.config.watch(conn, who), who, nil
 }
 
-// called is the process that a connection reached, and how it proves its name.
+// called returns the identity that listens at the connection's local address, and its credentials.
 func (c *serverCredentials) called(raw net.Conn) (*identity.Source, credentials.TransportCredentials, error) {
 	if c.config.IdentityAt == nil {
 		return c.own, c.TransportCredentials, nil
@@ -185,9 +185,8 @@ func (c *serverCredentials) Clone() credentials.TransportCredentials {
 	return &serverCredentials{c.TransportCredentials.Clone(), c.own, c.log, c.crowd, c.config}
 }
 
-// revokedEvery is how often a connection is looked at: so long at most it stays
-// open when the certificate with which it was made is revoked. Calls and messages
-// are refused at once.
+// revokedEvery is how often a connection is checked for revocation. It bounds how long one stays
+// open after its certificate was revoked. Calls and messages are refused at once.
 const revokedEvery = 2 * time.Second
 
 // watchedConn is closed when its other end is revoked.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,6 +56,8 @@ type crowd struct {
 	callers map[identity.Name]*present
 	// By chargedUser, masters left out; guarded by mu.
 	users map[string]*presentUser
+	// Connections that hangUpLargest has closed and that still hold something; guarded by mu.
+	leaving []*inflow
 	// The sums of presentUser's receiving and answers.
 	receiving, answers atomic.Int64
 }
@@ -91,10 +94,22 @@ func chargedUser(name identity.Name) string {
 
 // hangUpLargest closes the connection that holds most, of one user, or of all users if of is
 // nil, if together they hold more than most. Connections that are being closed do not count:
-// what they hold is given back soon, and nobody else is to be closed for it.
-func (c *crowd) hangUpLargest(of *presentUser, holds func(*inflow) int64, most int64) {
+// what they hold is given back soon, and nobody else is to be closed for it. sum is what the
+// caller has counted, with those.
+func (c *crowd) hangUpLargest(of *presentUser, holds func(*inflow) int64, sum, most int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	// Until they have given it back this is called for each frame that comes; without this it would
+	// look at all connections each time.
+	c.leaving = slices.DeleteFunc(c.leaving, func(f *inflow) bool { return f.held.Load() <= 0 && f.unread.Load() <= 0 })
+	for _, f := range c.leaving {
+		if of == nil || f.user == of {
+			sum -= holds(f)
+		}
+	}
+	if sum <= most {
+		return
+	}
 	var largest *inflow
 	var all int64
 	look := func(u *presentUser) {
@@ -119,6 +134,7 @@ func (c *crowd) hangUpLargest(of *presentUser, holds func(*inflow) int64, most i
 		return
 	}
 	hungUp.Add(1)
+	c.leaving = append(c.leaving, largest)
 	// In a goroutine of its own: closing waits for TLS, and the caller reads from another
 	// connection.
 	go largest.hangUp()
@@ -222,11 +238,11 @@ func restAfter(refused error, conns int64) time.Duration {
 func (c *Config) tap(ctx context.Context, call *tap.Info) (context.Context, error) {
 	p, _ := peer.FromContext(ctx)
 	if p == nil {
-		return ctx, status.Error(codes.Unauthenticated, "nobody knows who calls")
+		return ctx, status.Error(codes.Unauthenticated, "the connection has no identity; connect with a certificate of the cell")
 	}
 	info, ok := p.AuthInfo.(authInfo)
 	if !ok {
-		return ctx, status.Error(codes.Unauthenticated, "nobody knows who calls")
+		return ctx, status.Error(codes.Unauthenticated, "the connection has no identity; connect with a certificate of the cell")
 	}
 	if info.flow != nil {
 		info.flow.called(RequestBytes(call.FullMethodName, info.name.Role))

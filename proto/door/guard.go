@@ -166,7 +166,7 @@ func (c *Config) passedOn(by identity.Name, behalf, issued []string) (who caller
 func (c *Config) connection(ctx context.Context) (authInfo, error) {
 	info, known := authOf(ctx)
 	if !known {
-		return authInfo{}, status.Error(codes.Unauthenticated, "nobody knows who calls")
+		return authInfo{}, status.Error(codes.Unauthenticated, "the connection has no identity; connect with a certificate of the cell")
 	}
 	return info, c.believed(&info)
 }

@@ -138,7 +138,7 @@ func (l *HTTPListener) ServeHTTP(ctx context.Context, config Config, pages http.
 		server.TLSConfig = config.Identity.ServerTLS()
 		server.TLSConfig.NextProtos = []string{"h2", "http/1.1"}
 	}
-	if err := l.listener.serve(server); !errors.Is(err, http.ErrServerClosed) {
+	if err := l.listener.serve(server, config.Identity); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve pages on %s: %w", l.listener.Addr(), err)
 	}
 	return nil

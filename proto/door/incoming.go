@@ -3,6 +3,7 @@ package door
 import (
 	"context"
 	"fmt"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -100,6 +101,11 @@ func (t *shapeTable) of(md protoreflect.MessageDescriptor) *weight.Shape {
 type Server struct {
 	*grpc.Server
 	crowd *crowd
+}
+
+// Serve serves the connections of a listener until Stop is called.
+func (s *Server) Serve(l net.Listener) error {
+	return s.Server.Serve(&pickyListener{l, s.crowd.passes, shaking.atDoors.Full})
 }
 
 // RegisterService implements grpc.ServiceRegistrar.

@@ -16,8 +16,8 @@ import (
 // message of whatever size the server takes from anybody, waits for its end, and
 // calls us when it has all of it. So the frames of HTTP/2 are followed here, on
 // their way to it: how large a message says it is, by the limit of its method; how
-// much of messages has come that no handler has taken yet, by user and in all; and
-// how long a message takes.
+// much of messages has come that was not decoded, and what decoded ones take until they are
+// answered, by user and in all; and how long a message takes.
 
 const (
 	// plainRequestBytes bounds a message of a method that has no entry in
@@ -100,11 +100,12 @@ var errMessageTooLarge = errors.New("a message is larger than its call may send"
 // connection uses it, but for the atomics.
 type inflow struct {
 	crowd *crowd
-	// Who sends, with all connections of that user.
+	// The user that sends, shared by all connections of that user.
 	user *presentUser
 	// Closes the connection.
 	hangUp func()
-	// Bytes that have come and that no handler has taken.
+	// Bytes that have come and were not decoded, and the memory of messages that were and are not
+	// answered.
 	held atomic.Int64
 	// The connection is being closed for what it holds.
 	closing atomic.Bool
@@ -208,7 +209,8 @@ func (f *inflow) countFrame() error {
 	n := 1 + int64(f.left)/idlePayloadBytes
 	switch f.head[3] {
 	case frameData:
-		if f.left >= smallDataBytes && f.calls[f.stream()] != nil {
+		if f.left >= smallDataBytes {
+			// Also of a call that was refused: its client may have sent much before it heard so.
 			return nil
 		}
 		n = 1
@@ -314,7 +316,7 @@ func (r *receiving) follow(b []byte) error {
 	return nil
 }
 
-// complete says that the present message has come.
+// complete stops the timer of a message that has arrived.
 func (r *receiving) complete() {
 	if r.late != nil {
 		r.late.Stop()
@@ -347,9 +349,9 @@ func (r *receiving) add(n int64) {
 	}
 	switch ofUser, ofAll := r.count(n); {
 	case ofUser > maxReceivingOfUser:
-		r.flow.crowd.hangUpLargest(r.flow.user, receivedBytes, maxReceivingOfUser)
+		r.flow.crowd.hangUpLargest(r.flow.user, receivedBytes, ofUser, maxReceivingOfUser)
 	case ofAll > maxReceiving:
-		r.flow.crowd.hangUpLargest(nil, receivedBytes, maxReceiving)
+		r.flow.crowd.hangUpLargest(nil, receivedBytes, ofAll, maxReceiving)
 	}
 }
 
@@ -373,7 +375,7 @@ func (r *receiving) reserve(n int64) bool {
 	within := ofUser <= maxReceivingOfUser
 	if ofAll > maxReceiving {
 		within = false
-		r.flow.crowd.hangUpLargest(nil, receivedBytes, maxReceiving-n)
+		r.flow.crowd.hangUpLargest(nil, receivedBytes, ofAll, maxReceiving-n)
 	}
 	if within || n <= alwaysTakenBytes {
 		return true
@@ -382,7 +384,7 @@ func (r *receiving) reserve(n int64) bool {
 	return false
 }
 
-// take says that a handler has taken so much, or that the call has ended.
+// take subtracts up to n bytes from what the call holds.
 func (r *receiving) take(n int64) {
 	for {
 		held := r.held.Load()
@@ -397,7 +399,7 @@ func (r *receiving) take(n int64) {
 	}
 }
 
-// receivedBytes is what a connection has sent and holds.
+// receivedBytes returns what a connection holds: bytes that have come, and decoded messages.
 func receivedBytes(f *inflow) int64 { return f.held.Load() }
 
 // A call that tap lets in is counted. gRPC reports the beginning and the end of most calls,
@@ -433,7 +435,7 @@ func (r *receiving) release() {
 	}
 }
 
-// end says that the call has ended.
+// end releases all that the call holds.
 func (r *receiving) end() {
 	r.ended.Store(true)
 	r.take(r.held.Load())

@@ -4,7 +4,9 @@ import (
 	"crypto/tls"
 	"net"
 	"net/http"
+	"time"
 
+	"borg/identity"
 	"borg/proto/door/entrance"
 )
 
@@ -24,6 +26,8 @@ type lobby struct {
 	waiting, answered *entrance.Hall
 	// Connections are without TLS.
 	plain bool
+	// Who listens. Set by serve.
+	own *identity.Source
 }
 
 func newLobby(l net.Listener) *lobby {
@@ -48,15 +52,22 @@ func (l *lobby) Accept() (net.Conn, error) {
 
 // moved is the ConnState of the server.
 func (l *lobby) moved(conn net.Conn, to http.ConnState) {
-	secure, ok := conn.(*tls.Conn)
-	if ok {
+	secure, _ := conn.(*tls.Conn)
+	if secure != nil {
 		conn = secure.NetConn()
 	}
 	guest, ok := conn.(*entrance.Guest)
 	if !ok || to == http.StateNew {
 		return
 	}
-	guest.Leave()
+	shook := secure != nil && guest.InHandshake()
+	if !guest.Leave() {
+		// It was dropped. Its handler may still run; it takes nobody's place for that.
+		return
+	}
+	if shook {
+		l.welcome(guest, secure.ConnectionState())
+	}
 	switch to {
 	case http.StateActive:
 		l.answered.Take(guest)
@@ -65,9 +76,19 @@ func (l *lobby) moved(conn net.Conn, to http.ConnState) {
 	}
 }
 
+// welcome pays back the handshake of a member of the cell, as at the door for gRPC.
+func (l *lobby) welcome(guest *entrance.Guest, state tls.ConnectionState) {
+	if !state.HandshakeComplete {
+		return
+	}
+	if who, _, err := l.own.WhoCalls(state.PeerCertificates, time.Now()); err == nil {
+		guest.Welcome(paysFor(who))
+	}
+}
+
 // serve serves the connections of the lobby, over TLS if the server has a TLSConfig.
-func (l *lobby) serve(server *http.Server) error {
-	server.ConnState = l.moved
+func (l *lobby) serve(server *http.Server, own *identity.Source) error {
+	server.ConnState, l.own = l.moved, own
 	if l.plain = server.TLSConfig == nil; l.plain {
 		return server.Serve(l)
 	}

@@ -56,7 +56,7 @@ type unread struct {
 	done chan struct{}
 }
 
-// written is a channel of what nobody waits for.
+// written is a closed channel, for callers with no message waiting to be written.
 var written = func() chan struct{} {
 	c := make(chan struct{})
 	close(c)

@@ -30,7 +30,14 @@ const (
 	maxAnswers = 512 << 20
 )
 
-// TooMuch returns the error of a call that is refused now and may be retried after a time.
+// FullHere returns the error of a call for which this replica has no place, though another one may
+// have. It has no retry time: a client that gets one waits, and then asks the same replica.
+func FullHere(format string, args ...any) error {
+	return status.Errorf(codes.ResourceExhausted, format, args...)
+}
+
+// TooMuch returns the error of a call that is refused now, would be refused by other replicas too,
+// and may be retried after a time.
 func TooMuch(text string, retry time.Duration) error {
 	s := status.New(codes.ResourceExhausted, text)
 	if with, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(retry)}); err == nil {
@@ -55,7 +62,7 @@ func RetryAfter(err error) time.Duration {
 // patience closes the connection of a client that takes too long to send or read a message.
 type patience struct {
 	timer *time.Timer
-	// The connection of a user or a task; nil for other callers, whose answers do not count.
+	// The connection of the caller.
 	flow *inflow
 	// Bytes of the unread answer of this call.
 	held atomic.Int64
@@ -97,13 +104,10 @@ func AtEnd(ctx context.Context, f func()) bool {
 // reports whether the user may have that many. Where all users together have too many, the
 // connection with the most is closed.
 func (p *patience) count(n int64) bool {
-	if p.flow == nil {
-		return true
-	}
 	p.flow.unread.Add(n)
 	ofUser, ofAll := p.flow.user.answers.Add(n), p.flow.crowd.answers.Add(n)
 	if n > 0 && ofAll > maxAnswers {
-		p.flow.crowd.hangUpLargest(nil, func(f *inflow) int64 { return f.unread.Load() }, maxAnswers)
+		p.flow.crowd.hangUpLargest(nil, func(f *inflow) int64 { return f.unread.Load() }, ofAll, maxAnswers)
 	}
 	return n <= 0 || ofUser <= maxAnswersOfUser
 }
@@ -187,7 +191,8 @@ func (callCounter) HandleConn(context.Context, stats.ConnStats)                 
 
 func (callCounter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
 	info, ok := authOf(ctx)
-	if !ok || info.hangUp == nil || info.name.Role == identity.Master {
+	if !ok || info.flow == nil {
+		// A master, a scheduler, or a program of this machine: it is not counted.
 		return ctx
 	}
 	return context.WithValue(ctx, patienceKey{}, &patience{timer: time.AfterFunc(slowTimeout, info.hangUp), flow: info.flow})

@@ -63,6 +63,13 @@ func (p *passes) put(key, value string) {
 	p.of[key] = p.order.PushBack(heldPass{key, value})
 }
 
+// has reports whether there is a value under a key.
+func (p *passes) has(key string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.of[key] != nil
+}
+
 // take removes a value and returns it.
 func (p *passes) take(key string) (value string, ok bool) {
 	p.mu.Lock()

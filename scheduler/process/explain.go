@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
@@ -113,7 +114,7 @@ func (s *session) take(a *ask) {
 		s.dropAbandoned()
 	}
 	if len(s.waiting) >= maxAsks {
-		a.fail(status.Errorf(codes.ResourceExhausted, "%d questions wait already for the scheduler; ask again", maxAsks))
+		a.fail(door.TooMuch(fmt.Sprintf("%d questions wait already for the scheduler; ask again", maxAsks), time.Second))
 		return
 	}
 	s.waiting = append(s.waiting, a)

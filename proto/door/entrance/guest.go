@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// PassMark occurs in the first 512 bytes of a guest's first message if the guest shows a pass.
+// PassMark occurs in the first 512 bytes of a guest's first message, and in what is read of it
+// first, if the guest shows a pass.
 const PassMark = "borg-pass/"
 
 const (
@@ -45,6 +46,10 @@ type Guest struct {
 	// handshake uses them.
 	head  [recordHeadBytes]byte
 	headN int
+	// Bytes that came before its first turn. Likewise.
+	early int
+	// The first bytes had the mark of a pass. Likewise.
+	marked bool
 
 	// It has shown a pass. user is the one that pays for it; empty if it is not charged. Only the
 	// goroutine of the handshake uses both.
@@ -117,6 +122,9 @@ func (g *Guest) hold() {
 	}
 }
 
+// InHandshake reports whether the guest has not left yet.
+func (g *Guest) InHandshake() bool { return !g.over.Load() }
+
 // Leave ends the handshake; from now on the connection is used directly. It reports false if the
 // guest was dropped.
 func (g *Guest) Leave() bool {
@@ -139,12 +147,23 @@ func (g *Guest) leaveTurn() {
 
 // drop closes the connection, without waiting for the other end.
 func (g *Guest) drop() {
-	if tcp, ok := g.Conn.(*net.TCPConn); ok {
+	hangUp(g.Conn)
+	g.turns.drop(g)
+}
+
+// Refuse closes a connection that does not become a guest.
+func Refuse(conn net.Conn) {
+	dropped.Add(1)
+	hangUp(conn)
+}
+
+// hangUp closes a connection, without waiting for the other end.
+func hangUp(conn net.Conn) {
+	if tcp, ok := conn.(*net.TCPConn); ok {
 		// The kernel keeps nothing of it. This fails only if it is closed already.
 		_ = tcp.SetLinger(0)
 	}
-	g.Conn.Close()
-	g.turns.drop(g)
+	conn.Close()
 }
 
 // away is leaveTurn with mu.
@@ -177,15 +196,27 @@ func (g *Guest) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// first reads the first message. Without a pass in it nothing more is done, not even to read on,
-// before the guest has a turn: most guests of a flood are dropped before that.
+// first reads what comes before the first turn. If the first bytes show no pass nothing more is
+// done, not even to read on, before the guest has a turn: most guests of a flood are dropped before
+// that. With a pass the whole first record is read without a turn; crypto/tls takes it in pieces.
 func (g *Guest) first(b []byte) (int, error) {
+	before := g.early
 	n, err := g.read(b)
-	if err != nil || g.plain || bytes.Contains(b[:n], []byte(PassMark)) {
+	if err != nil || g.plain {
 		return n, err
+	}
+	g.early += n
+	if before == 0 {
+		g.marked = bytes.Contains(b[:n], []byte(PassMark))
+	}
+	if g.marked && (g.headN < recordHeadBytes || before < recordHeadBytes+g.recordBytes()) {
+		return n, nil
 	}
 	return n, g.Begin()
 }
+
+// recordBytes returns the length of the first record, whose head has come.
+func (g *Guest) recordBytes() int { return int(binary.BigEndian.Uint16(g.head[3:])) }
 
 // read reads what is within the bounds of a handshake. crypto/tls makes room for a whole
 // record when it has read the head of it, and takes messages of 64 KiB and more.
@@ -196,7 +227,7 @@ func (g *Guest) read(b []byte) (int, error) {
 	}
 	if g.headN < recordHeadBytes {
 		g.headN += copy(g.head[g.headN:], b[:n])
-		if g.headN == recordHeadBytes && binary.BigEndian.Uint16(g.head[3:]) > maxHelloBytes {
+		if g.headN == recordHeadBytes && g.recordBytes() > maxHelloBytes {
 			return n, ErrTooLarge
 		}
 	}

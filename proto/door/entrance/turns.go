@@ -16,6 +16,11 @@ const restFactor = 3
 // should not be three times as long as that wait.
 const mostTaken = 5 * time.Millisecond
 
+// maxFresh bounds the guests of a crowded place that join its queue between two of its turns. Only
+// the newest of them gets the next turn, so refusing those beyond the bound serves as many guests
+// as before, and saves what they would cost.
+const maxFresh = 8
+
 // Processor time that handshakes may use without success, before their guests count as crowded.
 var (
 	// For an address from which a member of the cell has connected before: enough for about a
@@ -87,6 +92,8 @@ type queue struct {
 	at place
 	// Guests that have answered a message of this end, and the others.
 	answered, others list.List
+	// Number of guests that joined others since the place had a turn.
+	fresh int
 	// In one of the lists of Turns.
 	in    *list.List
 	place *list.Element
@@ -97,8 +104,8 @@ func NewTurns(n int) *Turns {
 	return &Turns{all: n, free: n, hosts: newLedger(maxKnownHosts), users: newLedger(maxKnownUsers), waiting: map[place]*queue{}}
 }
 
-// take waits for a turn. It reports false if the guest was dropped meanwhile. A guest that has
-// answered goes before others of its place.
+// take waits for a turn. It reports false if the guest was dropped meanwhile or its place is full.
+// A guest that has answered goes before others of its place.
 func (t *Turns) take(g *Guest, answered bool) bool {
 	t.mu.Lock()
 	if g.dropped {
@@ -106,8 +113,14 @@ func (t *Turns) take(g *Guest, answered bool) bool {
 		return false
 	}
 	now := time.Now()
-	if g.pays == nil {
+	first := g.pays == nil
+	if first {
 		t.know(g, now)
+	}
+	if first && t.refuses(g, now) {
+		t.mu.Unlock()
+		dropped.Add(1)
+		return false
 	}
 	q := t.waiting[g.at]
 	if q == nil {
@@ -117,6 +130,8 @@ func (t *Turns) take(g *Guest, answered bool) bool {
 	g.queued = &q.others
 	if answered {
 		g.queued = &q.answered
+	} else {
+		q.fresh++
 	}
 	g.inQueue = g.queued.PushFront(g)
 	if q.in == nil {
@@ -125,6 +140,22 @@ func (t *Turns) take(g *Guest, answered bool) bool {
 	t.pass(now)
 	t.mu.Unlock()
 	return <-g.wake
+}
+
+// Full reports whether a new guest of an address would get no turn if it shows no pass.
+func (t *Turns) Full(host string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	g := Guest{host: host}
+	now := time.Now()
+	t.know(&g, now)
+	return t.refuses(&g, now)
+}
+
+// refuses reports whether a new guest's place is crowded and full. The caller holds mu.
+func (t *Turns) refuses(g *Guest, now time.Time) bool {
+	q := t.waiting[g.at]
+	return q != nil && q.fresh >= maxFresh && g.pays.over(now, g.grant)
 }
 
 // know determines the account that pays for a guest. The caller holds mu.
@@ -212,6 +243,7 @@ func (t *Turns) pass(now time.Time) {
 		}
 		g := q.next()
 		g.crowded = crowded
+		q.fresh = 0
 		if t.unqueue(g); t.waiting[q.at] == q {
 			t.line(q, now)
 		}

@@ -314,3 +314,59 @@ func TestGuestsSendLittle(t *testing.T) {
 		t.Errorf("when others are gone: %v", err)
 	}
 }
+
+// TestACrowdedPlaceIsFull: maxFresh guests of a crowded address wait for its next turn, and more are
+// refused until one of them had it. Guests of a calm address, of another one and with a pass wait.
+func TestACrowdedPlaceIsFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, turns := NewHall(Limits{Host: 100, All: 100}), NewTurns(1)
+		var guests []*Guest
+		enter := func(addr string, passOf string) (g *Guest, begun chan error) {
+			g, begun = h.Enter(from(addr), turns), make(chan error, 1)
+			guests = append(guests, g)
+			if passOf != "" {
+				g.Vouch(passOf)
+			}
+			go func() { begun <- g.Begin() }()
+			synctest.Wait()
+			return g, begun
+		}
+		full := func(when string, want bool) {
+			t.Helper()
+			if got := turns.Full("10.0.0.1"); got != want {
+				t.Errorf("%s the address is full: %t, want %t", when, got, want)
+			}
+			if turns.Full("10.0.0.2") {
+				t.Errorf("%s another address is full", when)
+			}
+		}
+		holder, _ := enter("10.0.0.9", "")
+		var newest *Guest
+		var next chan error
+		for range maxFresh {
+			newest, next = enter("10.0.0.1", "")
+		}
+		full("with calm guests", false)
+		turns.strangers.charge(time.Now(), strangersGrant, 2*strangersGrant.spent)
+		full("with crowded guests", true)
+		if _, begun := enter("10.0.0.1", ""); !errors.Is(<-begun, ErrDropped) {
+			t.Error("a guest beyond the bound is not refused")
+		}
+		_, passed := enter("10.0.0.1", "alice")
+		full("with a guest that has shown a pass", true)
+		holder.Leave()
+		if err := <-next; err != nil {
+			t.Errorf("the newest guest of the crowded address begins with %v", err)
+		}
+		full("after its turn", false)
+		time.Sleep(turnCost)
+		newest.Leave()
+		if err := <-passed; err != nil {
+			t.Errorf("a guest with a pass begins with %v", err)
+		}
+		for _, g := range guests {
+			g.drop()
+			g.Leave()
+		}
+	})
+}
