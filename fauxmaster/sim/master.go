@@ -71,7 +71,7 @@ type masterSide struct {
 func newMasterSide(r *replicaNode) *masterSide {
 	m := &masterSide{r: r, duties: duty.New(duty.Bounds{}), reclaims: reclaim.New(reclaim.Config{Instead: curve()}), gate: &borgmaster.Gate{FirstAdmin: operatorUser}}
 	m.admission = admission.New[func(error)](admission.Config{Replica: r.id})
-	m.turns, m.connected = admission.NewTurns[func(error)](r.id, readPlaces), map[string]bool{}
+	m.turns, m.connected = admission.NewTurns[func(error)](r.id, readPlaces, readPlaces), map[string]bool{}
 	m.station = linkshard.NewStation(linkshard.Config{
 		Core:   linkshard.CoreConfig{Replica: r.id},
 		Format: r.cell.BuildFormat(), UsageEveryNs: usageEveryNs,
