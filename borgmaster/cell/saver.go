@@ -289,7 +289,7 @@ func (c *Cell) saveOn() {
 // more than the quota. Otherwise a user who has allocs move again and again would run any number
 // of savers. What stops is not counted, as for new work.
 func (c *Cell) saverOverQuota(j *Job) bool {
-	if !j.saving.beside || c.quotas.used == nil || mutant.Planted(mutant.QuotaNotAsked) {
+	if !j.saving.beside || c.quotas.used == nil {
 		return false
 	}
 	user := j.key.User
