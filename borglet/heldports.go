@@ -57,6 +57,8 @@ func (a *Agent) checkPorts(l *Launch) error {
 		return nil
 	}
 	granted := func(h HeldPort) bool { return slices.Contains(l.Ports, uint32(h.Port)) }
+	first := slices.IndexFunc(held, granted)
+	from := held[max(first, 0)].Port
 	slices.SortFunc(held, func(x, y HeldPort) int {
 		if granted(x) != granted(y) {
 			if granted(x) {
@@ -64,7 +66,9 @@ func (a *Agent) checkPorts(l *Launch) error {
 			}
 			return 1
 		}
-		return int(x.Port) - int(y.Port)
+		// Ports from the granted one on come first. A report cannot name more than
+		// maxHeldPortsTold, so that the next attempt, at a later port, names other ones.
+		return int(x.Port-from) - int(y.Port-from)
 	})
 	e := &portsHeldError{ports: held[:min(len(held), maxHeldPortsTold)]}
 	for _, h := range e.ports {

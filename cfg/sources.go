@@ -113,6 +113,9 @@ func (s *sources) read(rel string) (*source, error) {
 	return src, nil
 }
 
+// errOutside is the error for a file that load() may not read.
+var errOutside = errors.New("it lies outside")
+
 // load resolves a load() in a file and reads what it names. Names are relative
 // to the loading file.
 func (s *sources) load(from *source, name string) (*source, error) {
@@ -121,7 +124,7 @@ func (s *sources) load(from *source, name string) (*source, error) {
 	}
 	rel := path.Join(path.Dir(from.rel), name)
 	if !filepath.IsLocal(rel) {
-		return nil, fmt.Errorf("it lies outside %s, where all files of a job file must be", s.dir)
+		return nil, fmt.Errorf("%w %s, where all files of a job file must be", errOutside, s.dir)
 	}
 	return s.read(rel)
 }
@@ -143,6 +146,9 @@ func (s *sources) readFault(pos Position, name string, err error) *Fault {
 	}
 	if near := s.similar(name); near != "" && errors.Is(err, fs.ErrNotExist) {
 		f.Hint = fmt.Sprintf("did you mean %q?", near)
+	}
+	if errors.Is(err, errOutside) {
+		f.Hint = "--root DIRECTORY names a directory above both, which files may come from"
 	}
 	return f
 }

@@ -154,6 +154,18 @@ func findCommand(commands []*ucli.Command, name string) *ucli.Command {
 	return nil
 }
 
+// elsewhere maps commands of other cluster managers to those of borgcfg.
+var elsewhere = map[string]string{
+	"kill":     "borgcfg down JOB",
+	"delete":   "borgcfg down JOB",
+	"scale":    "borgcfg resize JOB N",
+	"ps":       "borgcfg tasks JOB",
+	"apply":    "borgcfg up FILE",
+	"get":      "borgcfg status",
+	"describe": "borgcfg status JOB, and borgcfg why JOB for what waits",
+	"top":      "borgcfg status",
+}
+
 func unknownCommand(path string, commands []*ucli.Command, name string) error {
 	var known []string
 	for _, c := range commands {
@@ -162,6 +174,9 @@ func unknownCommand(path string, commands []*ucli.Command, name string) error {
 		}
 	}
 	e := Errorf(Usage, "unknown command %q for %q", name, path)
+	if here := elsewhere[name]; here != "" && path == "borgcfg" {
+		return e.Hint("here it is: %s", here)
+	}
 	if near := Nearest(name, known); near != "" {
 		return e.Hint("did you mean %q?", fmt.Sprintf("%s %s", path, near))
 	}

@@ -36,12 +36,21 @@ func (e *explanation) summary() string {
 	case e.want.line.gang && e.tooWide() != "":
 		return fmt.Sprintf("it waits: all of %s is placed or nothing, and %s", e.want.line.key, e.tooWide())
 	case e.want.line.gang:
-		return fmt.Sprintf("it waits: all of %s is placed or nothing, and not all of it fits; for this one alone %s would do", e.want.line.key, plural(fit, "machine"))
+		return fmt.Sprintf("it waits: all %d %s of %s are placed together or not at all, and there is no room for all of them; one alone would fit on %s",
+			e.want.line.tasks, e.ofWhat(), e.want.line.key, plural(fit, "machine"))
 	}
 	if l := e.want.line; l.job != nil && !e.s.places(l.job) || l.set != nil && !e.s.placesAllocs(l.set) {
 		return fmt.Sprintf("it waits for another scheduler than this one, which places %q; %s would do", e.s.cfg.Workload, plural(fit, "machine"))
 	}
 	return fmt.Sprintf("it waits for the next pass; %s would do", plural(fit, "machine"))
+}
+
+// ofWhat is what the line has many of.
+func (e *explanation) ofWhat() string {
+	if e.want.line.job == nil {
+		return "allocs"
+	}
+	return "tasks"
 }
 
 // tooWide says by which limit a gang can never be placed on the machines of the cell;

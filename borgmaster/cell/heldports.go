@@ -35,7 +35,8 @@ func (m *Machine) HeldByOther(port uint16) bool {
 }
 
 // HeldPortsWords names the ports of a machine that other programs hold, and those programs unless
-// the cell is private: they may be somebody's. It is empty if there are none.
+// the cell is private: they may be somebody's. It says when the last of them may be granted
+// again: until then nobody looks whether the program still has it. It is empty if there are none.
 func (c *Cell) HeldPortsWords(m *Machine) string {
 	var names []string
 	for _, h := range m.heldPorts[:min(len(m.heldPorts), maxHeldPortsNamed)] {
@@ -52,7 +53,9 @@ func (c *Cell) HeldPortsWords(m *Machine) string {
 	if more := len(m.heldPorts) - len(names); more > 0 {
 		words += fmt.Sprintf(" and %d more", more)
 	}
-	return fmt.Sprintf("ports of %s held by other programs: %s", m.name, words)
+	last := slices.MaxFunc(m.heldPorts, func(x, y heldPort) int { return cmp.Compare(x.untilNs, y.untilNs) })
+	left := (max(last.untilNs-c.clock.cellNs, 0) + second - 1) / second
+	return fmt.Sprintf("ports of %s held by other programs: %s (as last seen; looked at again in %d s)", m.name, words, left)
 }
 
 func (c *Cell) heldPortsProto(m *Machine) []*borgpb.HeldPort {

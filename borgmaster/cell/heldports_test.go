@@ -15,8 +15,8 @@ func TestHeldPortsWords(t *testing.T) {
 	l.do(&borgpb.Op{Op: &borgpb.Op_Grant{Grant: &borgpb.Grant{User: "root", Capability: string(Admin)}}})
 	l.do(addMachine("m1", 1000, 1<<30))
 	m := l.c.Machine("m1")
-	m.heldPorts = []heldPort{{number: 8080, by: "nginx (process 812)"}, {number: 8081}}
-	const open = "ports of m1 held by other programs: 8080 by nginx (process 812), 8081"
+	m.heldPorts = []heldPort{{number: 8080, untilNs: l.c.TimeNs() + 60*second, by: "nginx (process 812)"}, {number: 8081, untilNs: l.c.TimeNs() + second}}
+	const open = "ports of m1 held by other programs: 8080 by nginx (process 812), 8081 (as last seen; looked at again in 60 s)"
 	if got := l.c.HeldPortsWords(m); got != open {
 		t.Errorf("got %q, want %q", got, open)
 	}

@@ -90,7 +90,7 @@ const (
 	maxHeldPorts      = 256
 	maxHeldPortsTold  = 64
 	maxHeldPortsNamed = 4
-	heldPortNs        = 600 * second
+	heldPortNs        = 120 * second
 	maxHeldByBytes    = 40
 	// The name of a process that the kernel killed.
 	maxProcessNameBytes = 64

@@ -1,6 +1,10 @@
 package cell
 
 import (
+	"fmt"
+	"slices"
+	"strings"
+
 	"borg/proto/borgpb"
 )
 
@@ -34,24 +38,67 @@ func checkPushed(files []*borgpb.PushedFile, field string) *borgpb.Refusal {
 	return nil
 }
 
+// maxMissingNamed bounds the secrets and files that a refusal names.
+const maxMissingNamed = 8
+
+// missing collects the secrets and files that a spec names and its user does not have.
+type missing struct {
+	user string
+	// "secret" or "file" of the first one.
+	kind string
+	// What each is, and the command that makes it.
+	what, next []string
+	// More than those are missing.
+	more bool
+}
+
+func (m *missing) add(kind, name, command string) {
+	what := fmt.Sprintf("no %s %q", kind, name)
+	switch {
+	case slices.Contains(m.what, what):
+		return
+	case len(m.what) == maxMissingNamed:
+		m.more = true
+		return
+	case m.kind == "":
+		m.kind = kind
+	}
+	m.what, m.next = append(m.what, what), append(m.next, command+" "+name)
+}
+
+// refusal names all that is missing; nil: nothing is.
+func (m *missing) refusal() *borgpb.Refusal {
+	what, verb := strings.Join(m.what, ", "), "make them"
+	switch {
+	case len(m.what) == 0:
+		return nil
+	case m.more:
+		what += ", and more"
+	case len(m.what) == 1 && m.kind == "secret":
+		verb = "set it"
+	case len(m.what) == 1:
+		verb = "write it"
+	}
+	return refuse(borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND, "", "spec.task."+m.kind+"s",
+		"user %s has %s; %s first: %s", m.user, what, verb, strings.Join(m.next, "; "))
+}
+
 // checkOwned wants the secrets and files of its owner, and the volumes of its alloc set,
 // that a spec names.
 func (c *Cell) checkOwned(user string, s *Spec) *borgpb.Refusal {
-	if r := c.checkSecrets(user, s); r != nil {
-		return r
-	}
-	if r := c.checkAllocVolumes(s); r != nil {
-		return r
-	}
+	m := &missing{user: user}
+	c.missingSecrets(m, s)
 	for _, n := range s.needs {
 		for _, f := range n.Task.Files {
 			if c.File(user, f.Name) == nil {
-				return refuse(borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND, "", "spec.task.files",
-					"user %s has no file %q; write it first: borgcfg file put %s", user, f.Name, f.Name)
+				m.add("file", f.Name, "borgcfg file put")
 			}
 		}
 	}
-	return nil
+	if r := m.refusal(); r != nil {
+		return r
+	}
+	return c.checkAllocVolumes(s)
 }
 
 // secretsNamed are the secrets that a task names, for itself and for its packages; a name

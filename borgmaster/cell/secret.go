@@ -202,20 +202,18 @@ func (c *Cell) needsSecret(user, name string) *Job {
 	return nil
 }
 
-// checkSecrets wants the secrets that a spec names.
-func (c *Cell) checkSecrets(user string, s *Spec) *borgpb.Refusal {
+// missingSecrets adds the secrets to m that a spec names and the user does not have.
+func (c *Cell) missingSecrets(m *missing, s *Spec) {
 	if c.format < FormatSecrets {
-		return nil
+		return
 	}
 	for _, n := range s.needs {
 		for _, name := range secretsNamed(n.Task) {
-			if c.Secret(user, name) == nil {
-				return refuse(borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND, "", "spec.task.secrets",
-					"user %s has no secret %q; set it first: borgcfg secret set %s", user, clip(name, 64), clip(name, 64))
+			if c.Secret(m.user, name) == nil {
+				m.add("secret", clip(name, 64), "borgcfg secret set")
 			}
 		}
 	}
-	return nil
 }
 
 func (c *Cell) checkUseCellKey(o *borgpb.UseCellKey) (commit, *borgpb.Refusal) {

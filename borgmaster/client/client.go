@@ -269,7 +269,7 @@ func (c *Client) Validate(ctx context.Context, ops []*borgpb.Op) error {
 	}
 	resp, err := call(ctx, c, "ask whether the cell would do it", &borgrpc.ValidateRequest{Ops: ops}, borgrpc.MasterServiceClient.Validate)
 	if err == nil && resp.Refusal != nil {
-		err = &RefusedError{Refusal: resp.Refusal}
+		err = &RefusedError{Refusal: resp.Refusal, At: int(resp.Refused)}
 	}
 	return err
 }

@@ -19,6 +19,8 @@ import (
 // RefusedError is an op that the cell did not do, and why.
 type RefusedError struct {
 	Refusal *borgpb.Refusal
+	// Position of the op among those that Validate asked about; else zero.
+	At int
 }
 
 func (e *RefusedError) Error() string {

@@ -1,7 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -42,6 +46,9 @@ type declared struct {
 func (s *session) evaluateAll(paths []string) ([]declared, error) {
 	var out []declared
 	first := make(map[string]string)
+	if err := allThere(paths); err != nil {
+		return nil, err
+	}
 	for _, path := range paths {
 		f, err := s.evaluate(path)
 		if err != nil {
@@ -56,6 +63,20 @@ func (s *session) evaluateAll(paths []string) ([]declared, error) {
 		}
 	}
 	return inOrder(out)
+}
+
+// allThere names all files of several that are not there; of one alone evaluation says more.
+func allThere(paths []string) error {
+	var missing []string
+	for _, path := range paths {
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			missing = append(missing, path)
+		}
+	}
+	if len(missing) < 2 {
+		return nil
+	}
+	return cli.Errorf(cli.Invalid, "there are no files %s", strings.Join(missing, ", "))
 }
 
 // evalFile prints what a file says, as a file of the same language-neutral

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 
@@ -89,9 +90,9 @@ func matchesOne(c *borgpb.Constraint, m *borgpb.Machine) bool {
 	return true
 }
 
-// tooWide says by which limit per machine, rack or other attribute a gang could never
-// start on the machines that there are, or "".
-func (st *step) tooWide(constraints []*borgpb.Constraint, machines []*borgpb.Machine) string {
+// tooWide says by which limit per machine, rack or other attribute, or for want of room, a gang
+// could never start on the machines that there are, or "".
+func (st *step) tooWide(what *borgpb.TaskSpec, machines []*borgpb.Machine) string {
 	var spec interface {
 		GetGang() bool
 		GetMaxPerMachine() uint32
@@ -111,7 +112,7 @@ func (st *step) tooWide(constraints []*borgpb.Constraint, machines []*borgpb.Mac
 	for _, key := range slices.Sorted(maps.Keys(limits)) {
 		most, places := limits[key], make(map[string]bool)
 		for _, m := range machines {
-			if !matches(constraints, m) {
+			if !matches(what.GetConstraints(), m) {
 				continue
 			}
 			place := "machine " + m.GetMeta().GetName()
@@ -124,5 +125,30 @@ func (st *step) tooWide(constraints []*borgpb.Constraint, machines []*borgpb.Mac
 			return fmt.Sprintf("it is a gang of %d %s, which start together or not at all, and at most %d per %s let %d run on the machines of the cell", count, of, most, key, fit)
 		}
 	}
+	if len(st.Job.GetOverrides()) > 0 {
+		return "" // Not all of its tasks ask for the same.
+	}
+	room := uint64(0)
+	for _, m := range machines {
+		if matches(what.GetConstraints(), m) {
+			room += timesIn(what.GetResources(), m.GetSpec().GetCapacity())
+		}
+	}
+	if room < uint64(count) {
+		return fmt.Sprintf("it is a gang of %d %s, which start together or not at all, and the machines of the cell have room for %d, even if they were empty", count, of, room)
+	}
 	return ""
+}
+
+// timesIn is how often need goes into capacity; at most what any gang can have.
+func timesIn(need, capacity *borgpb.Resources) uint64 {
+	times := int64(math.MaxUint32)
+	for _, r := range []struct{ need, has int64 }{
+		{need.GetCpuMilli(), capacity.GetCpuMilli()}, {need.GetMemBytes(), capacity.GetMemBytes()}, {need.GetDiskBytes(), capacity.GetDiskBytes()},
+	} {
+		if r.need > 0 {
+			times = min(times, r.has/r.need)
+		}
+	}
+	return uint64(max(times, 0))
 }

@@ -116,7 +116,7 @@ func quotaPolicy(s *session) error {
 		return err
 	}
 	if len(said) == 0 {
-		return cli.Errorf(cli.Usage, "nothing is said").Hint("--enforce on|off, --oversell BAND=PERMILLE; borgcfg quota list shows how it is")
+		return s.tellPolicy()
 	}
 	return s.change(&borgpb.Op{Op: &borgpb.Op_SetQuotaPolicy{SetQuotaPolicy: o}}, "quotas: %s", strings.Join(said, ", "))
 }
@@ -224,6 +224,24 @@ func (s *session) quotas(user string) error {
 			s.progress("%s: %s granted in all; at most %s times the cell can be, which has %s", word(b.Band), amountsText(b.Sold), cpuText(int64(b.OversellMilli)), amountsText(b.Cell))
 		}
 	}
+	return nil
+}
+
+// tellPolicy says what is set.
+func (s *session) tellPolicy() error {
+	m, err := s.master()
+	if err != nil {
+		return err
+	}
+	resp, err := m.ListQuotas(s.ctx, "")
+	if err != nil {
+		return err
+	}
+	s.say("quotas are %s", map[bool]string{true: "enforced", false: "not enforced"}[resp.Enforced])
+	for _, b := range resp.Sold {
+		s.say("%s up to %d‰ of the cell", word(b.Band), b.OversellMilli)
+	}
+	s.progress("change it: borgcfg quota policy --enforce on|off, --oversell BAND=PERMILLE")
 	return nil
 }
 

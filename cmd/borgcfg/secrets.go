@@ -17,7 +17,7 @@ const maxSecretBytes = 64 << 10
 
 func secretCommands(con *console) *ucli.Command {
 	return group("secret", "what your tasks are given, and nobody is shown",
-		command(con, "set", "have the cell keep a secret, or give it another value", "SECRET", 1, 1, secretSet, reasonFlag(),
+		command(con, "set", "have the cell keep a secret, or give it another value", "SECRET", 1, 2, secretSet, reasonFlag(),
 			&ucli.StringFlag{Name: "from", Value: "-", Usage: "`FILE` that holds the value, to its last byte; -: standard input"}),
 		command(con, "list", "list your secrets; no value is ever shown", "", 0, 0, secretList, outputFlag(),
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "all-users", Usage: "those of all users; for admins"}),
@@ -51,6 +51,10 @@ func (s *session) readValue(from string) ([]byte, error) {
 }
 
 func secretSet(s *session) error {
+	if len(s.args) > 1 {
+		return cli.Errorf(cli.Usage, "a value on the command line would be seen by others and kept by the shell").
+			Hint("pipe it in: ... | borgcfg secret set %s --from -, or name a file: --from FILE", s.args[0])
+	}
 	user, name, err := s.secretName(s.args[0])
 	if err != nil {
 		return err

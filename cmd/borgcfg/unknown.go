@@ -137,9 +137,11 @@ func (s *session) missingHint(object, message string) string {
 		return "see what there is: borgcfg quota list"
 	case says("capability"):
 		return "see who has which: borgcfg user list"
-	case says("such secret"):
+	case says("no secret ") && says("no file "):
+		return "see what there is: borgcfg secret list, borgcfg file ls"
+	case says("such secret"), says("no secret "):
 		return "see what there is: borgcfg secret list"
-	case says("such file"):
+	case says("such file"), says("no file "):
 		return "see what there is: borgcfg file ls"
 	}
 	return otherwise

@@ -223,6 +223,9 @@ func diffFiles(s *session) error {
 	if err := s.validate(steps, ends); err != nil {
 		return err
 	}
+	if _, misfit := s.misfits(steps, true); misfit != nil {
+		s.progress("%v", misfit)
+	}
 	for _, st := range steps {
 		if st.action != nothing || len(ends) > 0 {
 			return &cli.Error{Code: cli.Changes, What: "there are changes", Next: "make it so: borgcfg up " + s.sameFiles()}
@@ -251,8 +254,11 @@ func upFiles(s *session) error {
 		if err := s.validate(steps, ends); err != nil {
 			return err
 		}
-		_, misfit := s.misfits(steps)
+		_, misfit := s.misfits(steps, true)
 		return misfit
+	}
+	if err := s.checkMissing(steps); err != nil {
+		return err
 	}
 	strangers := s.strangers(steps)
 	for _, st := range steps {
@@ -272,7 +278,7 @@ func upFiles(s *session) error {
 			return err
 		}
 	}
-	misfits, misfit := s.misfits(steps)
+	misfits, misfit := s.misfits(steps, false)
 	if s.flag.Bool("wait") {
 		for _, st := range steps {
 			if st.Kind == cfg.KindJob && !misfits[st.Key()] {
@@ -315,13 +321,13 @@ func (s *session) apply(st *step) error {
 }
 
 // misfits says which of the jobs no machine of the cell could ever hold. They
-// are accepted all the same: a machine may come.
-func (s *session) misfits(steps []*step) (map[string]bool, error) {
+// are accepted all the same: a machine may come. With ask nothing was done.
+func (s *session) misfits(steps []*step, ask bool) (map[string]bool, error) {
 	var machines []*borgpb.Machine
 	var lines []string
 	var first string
 	accepted := "is accepted"
-	if s.flag.Bool("dry-run") {
+	if ask {
 		accepted = "would be accepted"
 	}
 	misfits := make(map[string]bool)
@@ -341,7 +347,7 @@ func (s *session) misfits(steps []*step) (map[string]bool, error) {
 		if why != "" {
 			why = "no machine of the cell can hold it: " + why
 		} else {
-			why = st.tooWide(what.GetConstraints(), machines)
+			why = st.tooWide(what, machines)
 		}
 		if why != "" {
 			misfits[st.Key()] = true
@@ -355,7 +361,7 @@ func (s *session) misfits(steps []*step) (map[string]bool, error) {
 		return nil, nil
 	}
 	next := fmt.Sprintf("it waits for a machine that can; see: borgcfg why %s/0", first)
-	if s.flag.Bool("dry-run") {
+	if ask {
 		next = "what the machines have: borgcfg machine list"
 	}
 	return misfits, &cli.Error{Code: cli.CannotFit, What: strings.Join(lines, "\n"), Next: next}
@@ -400,12 +406,15 @@ func updateFile(s *session) error {
 		}
 		return cli.Errorf(cli.NotFound, "%s", what).Hint("create it: borgcfg up %s", s.sameFiles())
 	}
+	if err := s.checkMissing(steps); err != nil {
+		return err
+	}
 	for _, st := range steps {
 		if err := s.apply(st); err != nil {
 			return err
 		}
 	}
-	misfits, misfit := s.misfits(steps)
+	misfits, misfit := s.misfits(steps, false)
 	wait := s.flag.Bool("wait")
 	if !s.flag.IsSet("wait") {
 		wait = s.terminal && s.errTerminal

@@ -141,10 +141,15 @@ func importCSV(ctx *ucli.Context) error {
 	})
 }
 
+const (
+	// fromKubernetes and fromNomad are how to get the files that are read.
+	fromKubernetes = "kubectl get nodes,pods,deployments,statefulsets,daemonsets,jobs,pdb,priorityclasses,pv,pvc -A -o json > cluster.json\nfauxmaster import kubernetes cluster.json -o cluster.ckpt"
+	fromNomad      = "curl $NOMAD_ADDR/v1/nodes?resources=true > nodes.json\ncurl $NOMAD_ADDR/v1/allocations?resources=true > allocs.json\nfauxmaster import nomad nodes.json allocs.json -o cluster.ckpt"
+)
+
 func importKubernetes(ctx *ucli.Context) error {
 	if ctx.NArg() == 0 {
-		return cli.Errorf(cli.Usage, "want what kubectl wrote").
-			Hint("kubectl get nodes,pods,deployments,statefulsets,daemonsets,jobs,pdb,priorityclasses,pv,pvc -A -o json > cluster.json\nfauxmaster import kubernetes cluster.json -o cluster.ckpt")
+		return cli.Errorf(cli.Usage, "want what kubectl wrote").Hint(fromKubernetes)
 	}
 	return importWith(ctx, "kubernetes", func() (*trace.Cell, error) {
 		return trace.LoadKubernetes(trace.KubernetesLabels{Rack: ctx.String("rack-label"), Power: ctx.String("power-label")}, ctx.Args().Slice()...)
@@ -154,7 +159,7 @@ func importKubernetes(ctx *ucli.Context) error {
 func importNomad(ctx *ucli.Context) error {
 	if ctx.NArg() == 0 {
 		return cli.Errorf(cli.Usage, "want what Nomad's API said").
-			Hint("curl $NOMAD_ADDR/v1/nodes?resources=true > nodes.json\ncurl $NOMAD_ADDR/v1/allocations?resources=true > allocs.json\nfauxmaster import nomad nodes.json allocs.json -o cluster.ckpt")
+			Hint(fromNomad)
 	}
 	return importWith(ctx, "nomad", func() (*trace.Cell, error) { return trace.LoadNomad(ctx.Args().Slice()...) })
 }
@@ -174,11 +179,16 @@ func importWith(ctx *ucli.Context, kind string, read func() (*trace.Cell, error)
 	}
 	from, err := read()
 	var at *trace.Error
+	var path *os.PathError
 	switch {
 	case errors.As(err, &at):
 		return cli.Errorf(cli.Invalid, "%w", err)
-	case errors.Is(err, os.ErrNotExist):
-		return cli.Errorf(cli.NotFound, "%w", err)
+	case errors.Is(err, trace.ErrNotJSON) && kind == "kubernetes":
+		return cli.Errorf(cli.Invalid, "%w", err).Hint(fromKubernetes)
+	case errors.Is(err, trace.ErrNotJSON):
+		return cli.Errorf(cli.Invalid, "%w", err).Hint(fromNomad)
+	case errors.As(err, &path) && errors.Is(err, os.ErrNotExist):
+		return cli.Errorf(cli.NotFound, "there is no file %s", path.Path)
 	case err != nil:
 		return cli.Errorf(cli.Invalid, "import %s: %w", kind, err)
 	}

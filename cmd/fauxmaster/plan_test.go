@@ -175,7 +175,10 @@ func TestPlanRefusals(t *testing.T) {
 		{"ab CKPT --a best", cli.Usage, `there is no policy "best"`},
 		{"import csv JOB JOB", cli.Usage, "add -o FILE"},
 		{"import csv JOB JOB -o CKPT.2", cli.Invalid, "there is no column machine"},
-		{"import kubernetes CKPT.none -o CKPT.2", cli.NotFound, "CKPT.none"},
+		{"import kubernetes CKPT.none -o CKPT.2", cli.NotFound, "there is no file CKPT.none"},
+		{"import kubernetes CKPT -o CKPT.2", cli.Invalid, "CKPT is not JSON"},
+		{"import kubernetes CKPT -o CKPT.2", cli.Invalid, "-A -o json > cluster.json"},
+		{"import nomad CKPT -o CKPT.2", cli.Invalid, "curl $NOMAD_ADDR/v1/nodes"},
 		{"import kubernetes JOB -o CKPT.2", cli.Invalid, "there is no node in it"},
 		{"import nomad JOB -o CKPT.2", cli.Invalid, "there is no node in it"},
 	} {

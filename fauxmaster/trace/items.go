@@ -67,6 +67,9 @@ func (d *items) more() bool {
 	return d.More()
 }
 
+// ErrNotJSON is the error for a file that is none from its first byte on, such as YAML.
+var ErrNotJSON = errors.New("not JSON")
+
 // eachItem reads JSON as a stream: documents one after the other, each a list, an
 // object with a list of items, or an item itself.
 func eachItem(file string, in io.Reader, take func(json.RawMessage) error) error {
@@ -82,6 +85,8 @@ func eachItem(file string, in io.Reader, take func(json.RawMessage) error) error
 			err = eachInObject(d, take)
 		case err == nil:
 			err = fmt.Errorf("%v is no object and no list", t)
+		case d.InputOffset() == 0 && errors.As(err, new(*json.SyntaxError)):
+			return fmt.Errorf("%s is %w", file, ErrNotJSON)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: at byte %d: %w", file, d.InputOffset(), err)
