@@ -114,6 +114,9 @@ func updateStatus(s *session) error {
 	for _, line := range s.rolloutLines(name, resp.Update) {
 		s.say("  %s", line)
 	}
+	if resp.Job.GetStatus().GetState() == borgpb.State_STATE_DEAD {
+		s.say("  the job has ended since: nothing of it runs")
+	}
 	return nil
 }
 
@@ -124,8 +127,10 @@ func updateState(u *borgpb.Update) string {
 
 // updateSentence is how an update stands, in one.
 func updateSentence(u *borgpb.Update) string {
-	line := updateLine(u) + "; " + updateState(u)
-	if why := u.GetStatus().GetReason(); why != "" {
+	state := updateState(u)
+	line := updateLine(u) + "; " + state
+	// The reason of one that was aborted is "aborted", or begins with it.
+	if why := strings.TrimPrefix(strings.TrimPrefix(u.GetStatus().GetReason(), state), ": "); why != "" {
 		line += ": " + why
 	}
 	return line

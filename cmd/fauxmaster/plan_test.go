@@ -152,8 +152,9 @@ func TestPlanRefusals(t *testing.T) {
 		code int
 		want string
 	}{
-		{"fit CKPT", cli.Usage, "fauxmaster fit CHECKPOINT --job FILE|USER/NAME"},
+		{"fit CKPT", cli.Usage, "fauxmaster fit CHECKPOINT --job FILE|"},
 		{"fit CKPT --job ann/none", cli.NotFound, "the cell has no job of that name"},
+		{"fit CKPT --user ann --job none", cli.NotFound, "ann/none is no file, and the cell has no job of that name"},
 		{"fit --job JOB", cli.Usage, "want one checkpoint file"},
 		{"fit CKPT.none --job JOB", cli.NotFound, "there is no file"},
 		{"fit JOB --job JOB", cli.Invalid, "JOB"},

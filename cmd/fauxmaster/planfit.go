@@ -17,7 +17,7 @@ import (
 	"borg/fauxmaster/plan"
 )
 
-const fitUsage = "fit CHECKPOINT --job FILE|USER/NAME"
+const fitUsage = "fit CHECKPOINT --job FILE|JOB"
 
 func fitCommand() *ucli.Command {
 	return &ucli.Command{
@@ -25,7 +25,7 @@ func fitCommand() *ucli.Command {
 		Usage:     "how many more of a job fit into a cell",
 		ArgsUsage: "CHECKPOINT|ARCHIVE",
 		Flags: slices.Concat(
-			jobFlags("job `FILE`, or USER/NAME of a job in the cell; several are fitted in together, as sets"),
+			jobFlags("job `FILE`, or NAME (your own) or USER/NAME of a job in the cell; several are fitted in together, as sets"),
 			[]ucli.Flag{
 				&ucli.StringFlag{Name: "only", Usage: "of the file, the job `USER/NAME` alone"},
 				&ucli.BoolFlag{Name: "no-preemption", Usage: "count only what fits without evictions"},
@@ -37,7 +37,7 @@ func fitCommand() *ucli.Command {
 }
 
 func fitCell(ctx *ucli.Context) error {
-	files, named := namesOfJobs(ctx.StringSlice("job"))
+	files, named := namesOfJobs(ctx.StringSlice("job"), ownerOf(ctx))
 	q, err := fitQuestion(ctx, files, len(named))
 	if err != nil {
 		return err
@@ -71,12 +71,27 @@ func fitCell(ctx *ucli.Context) error {
 	}.write(ctx)
 }
 
-// namesOfJobs tells files from names of jobs: USER/NAME that is no file.
-func namesOfJobs(args []string) (files, names []string) {
+// ownerOf is the user whose job a NAME alone means, found as borgcfg finds it where no
+// certificate says it: --user, $BORG_USER, or who runs the program.
+func ownerOf(ctx *ucli.Context) string {
+	if ctx.IsSet("user") {
+		return ctx.String("user")
+	}
+	name, err := opener(os.Getenv("BORG_USER"))
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
+// namesOfJobs tells files from names of jobs: USER/NAME, or NAME of the owner, that is no file.
+func namesOfJobs(args []string, owner string) (files, names []string) {
 	for _, arg := range args {
-		_, err := cell.ParseJobKey(arg)
-		if _, missing := os.Stat(arg); err == nil && missing != nil {
+		_, missing := os.Stat(arg)
+		if _, err := cell.ParseJobKey(arg); err == nil && missing != nil {
 			names = append(names, arg)
+		} else if own := owner + "/" + arg; missing != nil && cfg.DNSLabel(arg) == arg && owner != "" {
+			names = append(names, own)
 		} else {
 			files = append(files, arg)
 		}

@@ -386,8 +386,12 @@ func failTable(w io.Writer, all []plan.Failure, worst bool, rows int) error {
 	for _, f := range cut(all, rows) {
 		c.row(f.Domain, f.Machines, f.Displaced, f.Pending, f.ProdPending, f.JobsDown, f.Evictions, f.Moves)
 	}
-	if err := tail(c, w, len(all), rows, "domain"); err != nil || !worst || len(all[0].Jobs) == 0 {
+	if err := tail(c, w, len(all), rows, "domain"); err != nil {
 		return err
+	}
+	fmt.Fprintln(w, "\nMOVED: moves that the rescheduler makes then; they are no evictions.")
+	if !worst || len(all[0].Jobs) == 0 {
+		return nil
 	}
 	fmt.Fprintln(w)
 	c = newColumns(w)
