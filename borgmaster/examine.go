@@ -58,7 +58,11 @@ func (a *masterAPI) Examine(ctx context.Context, _ *borgrpc.ExamineRequest) (*bo
 		}
 		next := f.Next
 		if section, ok := strings.CutPrefix(next, "below: "); ok {
+			section, command, more := strings.Cut(section, "; ")
 			next = "see " + section + " on the status page of replica " + strconv.FormatUint(uint64(a.m.cfg.Replica), 10)
+			if more {
+				next += "; " + command
+			}
 		}
 		resp.Findings = append(resp.Findings, &borgrpc.Finding{Severity: severity, Text: f.Text, Next: next})
 	}
@@ -81,7 +85,7 @@ func (l *look) judgePolls(v *pages.Verdict) {
 	if l.shard.Lag >= lateShard {
 		v.Found(pages.Warn, "give the masters more processor, or add a master: borgcfg master grow ADDRESS", "This replica polls its %d machines %s later than they are due.", l.shard.Share, pages.Span(l.shard.Lag).Text)
 	}
-	if s := &l.shard; s.Interval > s.RestInterval*lateIntervalPercent/100 {
+	if s := &l.shard; s.Share > 0 && s.Interval > s.RestInterval*lateIntervalPercent/100 {
 		v.Found(pages.Warn, "give the masters more processor, or add a master: borgcfg master grow ADDRESS", "This replica is short of processor: it polls each of its %d machines every %s, and not every %s; its timers fire up to %s late.",
 			s.Share, pages.Span(s.Interval).Text, pages.Span(s.RestInterval).Text, pages.Span(s.Late).Text)
 	}
