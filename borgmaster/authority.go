@@ -3,6 +3,7 @@ package borgmaster
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -54,7 +55,12 @@ func (m *Master) describeAuthority() *borgrpc.ListAuthoritiesResponse {
 func (a *authorityAPI) ReplaceAuthority(ctx context.Context, req *borgrpc.ReplaceAuthorityRequest) (*borgrpc.ReplaceAuthorityResponse, error) {
 	behind, err := a.change(ctx, "ReplaceAuthority",
 		func(now *identity.Authority) (*identity.Authority, error) {
-			return now.Replaced(time.Now(), time.Duration(req.GetWaitNs()), time.Duration(req.GetOverlapNs()))
+			overlap := time.Duration(req.GetOverlapNs())
+			if overlap < identity.Life {
+				return nil, fmt.Errorf("an overlap of %v is too short: what the present keys have issued to masters and tasks is used for up to %v; want that or more. If a key was stolen, drop it when the new one is everywhere: borgmaster authority drop",
+					overlap, identity.Life)
+			}
+			return now.Replaced(time.Now(), time.Duration(req.GetWaitNs()), overlap)
 		},
 		func(ctx context.Context, c borgrpc.AuthorityServiceClient) (changed, error) {
 			resp, err := c.ReplaceAuthority(ctx, req)

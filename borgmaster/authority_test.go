@@ -111,12 +111,16 @@ func TestTheAuthorityIsReplaced(t *testing.T) {
 			}
 		}
 	})
+	// Certificates of masters would outlive the key that issued them.
+	if _, err := authorities(3, root).ReplaceAuthority(t.Context(), &borgrpc.ReplaceAuthorityRequest{WaitNs: int64(2 * time.Second), OverlapNs: int64(time.Hour - 1)}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "too short") {
+		t.Errorf("a short overlap: %v, want FailedPrecondition", err)
+	}
 	// Through a replica that is not elected.
 	resp, err := authorities(3, root).ReplaceAuthority(t.Context(), &borgrpc.ReplaceAuthorityRequest{WaitNs: int64(2 * time.Second), OverlapNs: int64(time.Hour)})
 	if err != nil || resp.Authority.Generation != 2 || len(resp.Authority.Keys) != 2 || len(resp.Behind) != 0 {
 		t.Fatalf("ReplaceAuthority = %v, %v, want two keys and nobody behind", resp, err)
 	}
-	if _, err := authorities(1, root).ReplaceAuthority(t.Context(), &borgrpc.ReplaceAuthorityRequest{}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "being replaced already") {
+	if _, err := authorities(1, root).ReplaceAuthority(t.Context(), &borgrpc.ReplaceAuthorityRequest{OverlapNs: int64(time.Hour)}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "being replaced already") {
 		t.Errorf("it is replaced again at once: %v, want FailedPrecondition", err)
 	}
 	until(t, "the next authority issues everywhere", func() bool {

@@ -191,10 +191,32 @@ func (l *look) judgeBudgets(ctx context.Context, v *pages.Verdict, caller identi
 			if q.Expired {
 				found("borgcfg quota set "+q.User+" "+cell.BandName(q.Band)+" --for 90d", "The quota of user %s for %s has expired; nothing new is admitted by it.", q.User, cell.BandName(q.Band))
 			}
+			if words := nearQuota(q); words != "" && resp.Enforced && !q.Expired {
+				found("borgcfg quota show "+q.User, "Jobs and alloc sets of user %s ask for %s of the quota for %s.", q.User, words, cell.BandName(q.Band))
+			}
 		}
 		if told > maxNearEdges {
 			v.Found(pages.Warn, "borgcfg quota list", "%d budgets and quotas more are nearly used up.", told-maxNearEdges)
 		}
 		return nil
 	})
+}
+
+// nearQuota says which amounts of a quota are nearly used up, as "98 % of memory"; empty: none.
+func nearQuota(q *borgrpc.QuotaUse) string {
+	var words []string
+	for _, a := range []struct {
+		what        string
+		used, limit int64
+	}{
+		{"cpu", q.Used.GetCpuMilli(), q.Limit.GetCpuMilli()},
+		{"memory", q.Used.GetMemBytes(), q.Limit.GetMemBytes()},
+		{"disk", q.Used.GetDiskBytes(), q.Limit.GetDiskBytes()},
+	} {
+		// In floating point, because a limit may be larger than a hundredth of what fits into 64 bits.
+		if percent := 100 * float64(a.used) / float64(a.limit); a.limit > 0 && percent >= nearEdgePercent {
+			words = append(words, fmt.Sprintf("%.0f %% of %s", percent, a.what))
+		}
+	}
+	return strings.Join(words, " and ")
 }

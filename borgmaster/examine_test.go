@@ -12,6 +12,8 @@ import (
 
 	"borg/borgmaster/linkshard"
 	"borg/pages"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
 )
 
 // TestFindingsNameACommand: what is found says what to type, or where to look on the page.
@@ -82,6 +84,25 @@ func TestSlowPollsAreTold(t *testing.T) {
 			if !strings.Contains(v.Findings[0].Text, words) {
 				t.Errorf("with an interval of %v: %q lacks %q", x.interval, v.Findings[0].Text, words)
 			}
+		}
+	}
+}
+
+// TestNearQuota holds what doctor says of quotas, of each amount that is 90 % or more.
+func TestNearQuota(t *testing.T) {
+	const all = 1 << 62
+	for _, c := range []struct {
+		used, limit *borgpb.Resources
+		want        string
+	}{
+		{nil, &borgpb.Resources{CpuMilli: 1000, MemBytes: 1000}, ""},
+		{&borgpb.Resources{CpuMilli: 899, MemBytes: 1}, &borgpb.Resources{CpuMilli: 1000, MemBytes: 1000}, ""},
+		{&borgpb.Resources{CpuMilli: 900, MemBytes: 1090}, &borgpb.Resources{CpuMilli: 1000, MemBytes: 1000}, "90 % of cpu and 109 % of memory"},
+		{&borgpb.Resources{DiskBytes: all}, &borgpb.Resources{DiskBytes: all}, "100 % of disk"},
+		{&borgpb.Resources{CpuMilli: 5}, nil, ""},
+	} {
+		if got := nearQuota(&borgrpc.QuotaUse{Used: c.used, Limit: c.limit}); got != c.want {
+			t.Errorf("of %v of %v: %q, want %q", c.used, c.limit, got, c.want)
 		}
 	}
 }

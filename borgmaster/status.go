@@ -262,6 +262,9 @@ func (l *look) judgeReplicas(v *pages.Verdict) {
 		}
 	}
 	voters := len(l.members.Members) - len(l.m.cfg.Members.Learners())
+	if voters == 2 {
+		v.Found(pages.Warn, "add a third: borgcfg master grow ADDRESS", "The cell has two masters: without either of them it takes no changes. One alone would do as well.")
+	}
 	if len(silent) == 0 {
 		return
 	}

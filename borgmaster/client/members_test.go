@@ -31,6 +31,15 @@ func TestMastersThatJoinedAreFound(t *testing.T) {
 	if !slices.Equal(are, []string{stays.addr, joined.addr}) || !slices.Equal(gone, []string{left}) {
 		t.Errorf("the masters are at %v and gone is %v", are, gone)
 	}
+	// A client that has not asked anything yet finds it, too.
+	fresh := newClient(t, Config{Masters: []string{stays.addr}, Timeout: 10 * time.Second, Identity: source(t, identity.User, "alice")})
+	var asked []string
+	for _, v := range fresh.Examine(t.Context()) {
+		asked = append(asked, v.Addr)
+	}
+	if !slices.Equal(asked, []string{stays.addr, joined.addr}) {
+		t.Errorf("what is wrong was asked at %v, want both masters", asked)
+	}
 	if _, err := c.GetCell(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,7 @@ const surveyTimeout = 2 * time.Second
 // in the order of Config.Masters.
 func (c *Client) Survey(ctx context.Context) []View {
 	views := make([]View, len(c.config.Masters))
-	c.askAll(ctx, func(ctx context.Context, i int, m borgrpc.MasterServiceClient) error {
+	c.askAll(ctx, c.named(), func(ctx context.Context, i int, m borgrpc.MasterServiceClient) error {
 		views[i].Addr = c.config.Masters[i]
 		views[i].Cell, views[i].Err = m.GetCell(ctx, &borgrpc.GetCellRequest{})
 		return views[i].Err
@@ -64,23 +64,30 @@ type Examined struct {
 	Err   error
 }
 
-// Examine asks every replica what is wrong, as Survey does.
+// Examine asks every replica what is wrong: those of Config.Masters, and the members of which
+// they tell.
 func (c *Client) Examine(ctx context.Context) []Examined {
-	views := make([]Examined, len(c.config.Masters))
-	c.askAll(ctx, func(ctx context.Context, i int, m borgrpc.MasterServiceClient) error {
-		views[i].Addr = c.config.Masters[i]
+	for _, v := range c.Survey(ctx) {
+		if v.Err == nil {
+			c.meet(v.Cell.Members)
+		}
+	}
+	replicas := c.all()
+	views := make([]Examined, len(replicas))
+	c.askAll(ctx, replicas, func(ctx context.Context, i int, m borgrpc.MasterServiceClient) error {
+		views[i].Addr = replicas[i].addr
 		views[i].Found, views[i].Err = m.Examine(ctx, &borgrpc.ExamineRequest{})
 		return views[i].Err
 	}, func(i int, err error) { views[i].Err = err })
 	return views
 }
 
-// askAll calls ask for each replica, all at once, and failed with the errors in words.
-func (c *Client) askAll(ctx context.Context, ask func(ctx context.Context, i int, m borgrpc.MasterServiceClient) error, failed func(i int, err error)) {
+// askAll calls ask for each of the replicas, all at once, and failed with the errors in words.
+func (c *Client) askAll(ctx context.Context, replicas []*replica, ask func(ctx context.Context, i int, m borgrpc.MasterServiceClient) error, failed func(i int, err error)) {
 	ctx, cancel := context.WithTimeout(ctx, min(surveyTimeout, c.config.Timeout))
 	defer cancel()
 	var asking sync.WaitGroup
-	for i, r := range c.named() {
+	for i, r := range replicas {
 		asking.Go(func() {
 			if err := ask(ctx, i, r.master); err != nil {
 				failed(i, errors.New(plain(err)))

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/pem"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -106,13 +107,25 @@ func listAuthorities(ctx *ucli.Context) error {
 	w := tabwriter.NewWriter(ctx.App.Writer, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "MASTER\tGENERATION\tKEY\tISSUES\tBELIEVED UNTIL")
 	var failed error
-	for _, addr := range place.Masters {
+	addrs := slices.Clone(place.Masters)
+	for i := 0; i < len(addrs); i++ {
+		addr := addrs[i]
 		conn, err := dialMaster(who, addr)
 		if err != nil {
 			return err
 		}
 		one, cancel := context.WithTimeout(ctx.Context, callTimeout)
 		is, err := borgrpc.NewAuthorityServiceClient(conn).ListAuthorities(one, &borgrpc.ListAuthoritiesRequest{}, grpc.WaitForReady(false))
+		if err == nil {
+			// Masters may have joined since the cell file was written.
+			if cell, failed := borgrpc.NewMasterServiceClient(conn).GetCell(one, &borgrpc.GetCellRequest{}); failed == nil {
+				for _, m := range cell.Members {
+					if !slices.Contains(addrs, m.Addr) {
+						addrs = append(addrs, m.Addr)
+					}
+				}
+			}
+		}
 		cancel()
 		conn.Close()
 		if err != nil {

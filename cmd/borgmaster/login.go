@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -194,10 +195,16 @@ func login(ctx *ucli.Context) error {
 		return certifyError(err, ctx.String("dir"))
 	}
 	file := &client.CellFile{Cell: id.CellName, CellID: id.CellId, Identity: "identity.pem"}
-	for _, m := range id.Members {
-		file.Masters = append(file.Masters, m.Addr)
-	}
 	path := filepath.Join(ctx.String("out"), "cell.yaml")
+	// A cell file that is there may know of masters that joined after this one.
+	if has, err := client.ReadCellFile(path); err == nil && has.CellID == id.CellId {
+		file.Masters = has.Masters
+	}
+	for _, m := range id.Members {
+		if !slices.Contains(file.Masters, m.Addr) {
+			file.Masters = append(file.Masters, m.Addr)
+		}
+	}
 	if err := client.WriteCellFile(path, file); err != nil {
 		return cli.Errorf(cli.Failed, "%w", err)
 	}
