@@ -167,7 +167,8 @@ func TestMastersGrowAndShrink(t *testing.T) {
 		l.goesOn(t, 20)
 	}
 	endLoad()
-	if out := c.masterOK(t, "list", "-o", "name"); strings.TrimSpace(out) != "5" {
+	// Advice about the addresses that the cell file still names comes behind.
+	if out := c.masterOK(t, "list", "-o", "name"); !strings.HasPrefix(out, "5\n-") && out != "5\n" {
 		t.Errorf("the masters are %q, want 5 alone", out)
 	}
 	if out, code := c.master(t, "shrink", "5"); code != cli.Refused || !strings.Contains(out, "nobody would be left") {
