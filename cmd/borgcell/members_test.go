@@ -110,20 +110,21 @@ func TestCellOfOtherMastersStartsAgain(t *testing.T) {
 	}
 }
 
-// TestRevokedUserEndsHisCell: the certificate of who runs the cell is revoked, and the
+// TestRevokedUserEndsTheCell: the certificate of who runs the cell is revoked, and the
 // cell ends in order all the same.
-func TestRevokedUserEndsHisCell(t *testing.T) {
+func TestRevokedUserEndsTheCell(t *testing.T) {
 	alongside(t)
 	c := chaosCell(t, 1, 1)
+	c.hasLatestFormat(t)
 	if _, err := c.submit(shortly(t), "resting", sleepers(1)); err != nil {
 		t.Fatal(err)
 	}
 	op := &borgpb.Op{Op: &borgpb.Op_Revoke{Revoke: &borgpb.Revoke{User: c.user, CertificatesWallNs: time.Now().UnixNano()}}}
-	// The answer may be that he is revoked already.
+	// The answer may be that the user is revoked already.
 	_, mutateErr := c.client.Mutate(shortly(t), op)
 	waitFor(t, "who runs the cell is refused", func() string {
 		if _, err := c.client.ListJobs(shortly(t), &borgrpc.ListJobsRequest{}); err == nil {
-			return fmt.Sprintf("he is not; the revocation returned %v", mutateErr)
+			return fmt.Sprintf("not yet; the revocation returned %v", mutateErr)
 		}
 		return ""
 	})
