@@ -88,7 +88,7 @@ func TestNoAnswerNamesPathsOfTheMaster(t *testing.T) {
 			return stream.Recv()
 		}},
 		{"the authority", func() (any, error) {
-			return borgrpc.NewAuthorityServiceClient(root).ReplaceAuthority(ctx, &borgrpc.ReplaceAuthorityRequest{})
+			return borgrpc.NewAuthorityServiceClient(root).ReplaceAuthority(ctx, &borgrpc.ReplaceAuthorityRequest{OverlapNs: int64(time.Hour)})
 		}},
 		{"the audit", func() (any, error) {
 			stream, err := borgrpc.NewAuditServiceClient(root).Audit(ctx, &borgrpc.AuditRequest{})
