@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -131,4 +132,14 @@ func TestDiskQuotas(t *testing.T) {
 	want("the copy is forgotten", "drop tasks/1-5-0.0.1/task")
 	agent.store.volumes.obey(agent.core, &borgrpc.PollRequest{DeleteVolumes: []*borgpb.VolumeName{{User: "alice", Job: "pool", Volume: "data"}}}, &borgrpc.PollResponse{}, func(err error) { t.Error(err) })
 	want("its volume is deleted", "drop volumes/alice.pool.0.data/data")
+	// What was in it is removed beside the polls.
+	removed := func() bool {
+		v := agent.store.volumes
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		return len(v.removing) == 0
+	}
+	for !removed() {
+		time.Sleep(time.Millisecond)
+	}
 }

@@ -274,7 +274,7 @@ func (s *volumeStore) remove(failed func(error)) {
 		s.mu.Lock()
 		next := s.removing[0]
 		s.mu.Unlock()
-		if err := beneath.RemoveAll(next.path); err != nil {
+		if err := beneath.RemoveAll(next.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			failed(fmt.Errorf("delete volume %s: %w", next.id, err))
 		}
 		s.mu.Lock()
