@@ -175,6 +175,9 @@ func (d *drainer) judge(m *cell.Machine) DrainVerdict {
 		}
 		if p.Alloc() == nil {
 			d.moves.Leave(p)
+		}
+		// A copy that runs in an alloc goes with that, unless an update has its job out of allocs.
+		if _, inSet := d.c.JobByUID(p.JobUID()).AllocSet(); p.Alloc() == nil || !inSet {
 			displaced = append(displaced, d.needyOf(p))
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
 	"borg/scheduler"
+
+	"google.golang.org/protobuf/proto"
 )
 
 // TestDrainable takes the word of what can go in random cells: those machines are
@@ -181,6 +183,38 @@ func TestSaverHolds(t *testing.T) {
 	blocks := w.cell.Blockers(w.cell.Machine("m0"), 9)
 	if got := scheduler.JudgeDrain(w.s, w.copy, []string{"m0"}); len(got) != 1 || got[0].Safe || len(got[0].Holds) != 1 || len(blocks) != 1 || got[0].Holds[0] != blocks[0] {
 		t.Errorf("%+v, want the hold of a drain: %+v", got, blocks)
+	}
+}
+
+// TestLeavesItsAllocSet: a task that runs in an alloc, and that an update has out of allocs, needs
+// a machine of its own when its alloc moves.
+func TestLeavesItsAllocSet(t *testing.T) {
+	w := newWorld(t, scheduler.Config{Seed: 1})
+	w.must(t, addMachine("m0", machineSpec(4000, 16<<30)))
+	small := &borgpb.Resources{CpuMilli: 100, MemBytes: 1 << 20, DiskBytes: 1 << 20}
+	w.must(t, submitAllocSet("ann", "place", &borgpb.AllocSetSpec{Allocs: 1, Priority: 200, Resources: small}))
+	inside := service(2, 200, 10, 1<<10)
+	inside.AllocSet, inside.Update = "ann/place", &borgpb.UpdatePolicy{BatchSize: 1}
+	w.must(t, submitJob("ann", "web", inside))
+	w.settleAll(t)
+	w.startAll()
+	w.must(t, addMachine("m1", machineSpec(4000, 16<<30)))
+	w.catchUp()
+	if got := scheduler.JudgeDrain(w.s, w.copy, []string{"m0"}); len(got) != 1 || !got[0].Safe {
+		t.Fatalf("%+v, want the alloc to find a place with all that runs in it", got)
+	}
+	outside := proto.CloneOf(inside)
+	outside.AllocSet = ""
+	outside.Task.Constraints = []*borgpb.Constraint{{Key: "nowhere", Relation: borgpb.Relation_RELATION_PRESENT}}
+	// One of the two waits for a machine, the other one for that.
+	data, err := proto.Marshal(outside)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.must(t, &borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{User: "ann", Name: "web", Spec: data}}})
+	w.catchUp()
+	if got := scheduler.JudgeDrain(w.s, w.copy, []string{"m0"}); len(got) != 1 || got[0].Safe || !slices.Equal(got[0].Homeless, []string{"ann/web/1"}) {
+		t.Errorf("%+v, want no place for the task that still runs in the alloc", got)
 	}
 }
 
