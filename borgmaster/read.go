@@ -562,12 +562,7 @@ func describeCell(resp *borgrpc.GetCellResponse, c *cell.Cell, lens *sight.Lens,
 	} else {
 		countOwn(resp, c, user)
 	}
-	resp.MachinesUp, resp.MachinesDown = uint32(n.MachinesUp), uint32(n.MachinesDown)
-	for m := range c.Machines() {
-		if m.Draining() && m.Up() {
-			resp.MachinesDraining++
-		}
-	}
+	resp.MachinesUp, resp.MachinesDraining, resp.MachinesDown = uint32(n.MachinesUp), uint32(n.MachinesDraining), uint32(n.MachinesDown)
 	resp.DigestIndex = c.Index() / digestEvery * digestEvery
 	if digest, ok := c.DigestAt(resp.DigestIndex); ok {
 		resp.Digest = hex.EncodeToString(digest[:])

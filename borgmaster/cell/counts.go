@@ -9,12 +9,13 @@ type Counts struct {
 	Jobs int
 	// Of all jobs.
 	TasksPending, TasksRunning, TasksDead int
-	MachinesUp, MachinesDown              int
+	// MachinesDraining are those of MachinesUp that are draining.
+	MachinesUp, MachinesDraining, MachinesDown int
 }
 
 // counts is kept with each change; derived.
 type counts struct {
-	deadJobs, machinesDown int
+	deadJobs, machinesDown, machinesDraining int
 	// Tasks of all jobs in a state.
 	tasks [stateDead + 1]int
 }
@@ -28,7 +29,17 @@ func (c *Cell) Counts() Counts {
 	return Counts{
 		Jobs:         c.jobs.len() - n.deadJobs,
 		TasksPending: n.tasks[statePending], TasksRunning: n.tasks[stateRunning], TasksDead: n.tasks[stateDead],
-		MachinesUp: len(c.machineList) - n.machinesDown, MachinesDown: n.machinesDown,
+		MachinesUp: len(c.machineList) - n.machinesDown, MachinesDraining: n.machinesDraining, MachinesDown: n.machinesDown,
+	}
+}
+
+// countMachineState adds a machine to the counts of its state, or with -1 takes it away.
+func (n *counts) countMachineState(m *Machine, times int) {
+	switch {
+	case m.down:
+		n.machinesDown += times
+	case m.draining:
+		n.machinesDraining += times
 	}
 }
 
@@ -90,9 +101,7 @@ func (c *Cell) checkCounts() error {
 		}
 	}
 	for _, m := range c.machineList {
-		if m.down {
-			n.machinesDown++
-		}
+		n.countMachineState(m, 1)
 	}
 	if n != c.counts {
 		return fmt.Errorf("cell: %+v are counted as %+v", n, c.counts)

@@ -59,14 +59,15 @@ func (c *Cell) checkDrainMachine(o *borgpb.DrainMachine, reason string) (commit,
 			c.dirty(m)
 		}
 		res.Uid, res.Version = m.uid.String(), m.version
+		c.counts.countMachineState(m, -1)
+		m.draining = o.Drain
+		c.counts.countMachineState(m, 1)
 		if !o.Drain {
-			m.draining = false
 			c.endDrain(m)
 			c.lookAtSavers()
 			c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_UNDRAIN))
 			return
 		}
-		m.draining = true
 		c.setDrain(m, o)
 		e := machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_DRAIN)
 		if m.drain != nil {

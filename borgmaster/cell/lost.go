@@ -41,8 +41,9 @@ func (c *Cell) checkMachineDown(o *borgpb.MachineDown) (commit, *borgpb.Refusal)
 		if m.down {
 			return
 		}
+		c.counts.countMachineState(m, -1)
 		m.down, m.reason, m.changedWallNs = true, o.Reason, c.clock.wallNs
-		c.counts.machinesDown++
+		c.counts.countMachineState(m, 1)
 		c.dirty(m)
 		e := machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_DOWN)
 		e.Reason = o.Reason
@@ -72,8 +73,9 @@ func (c *Cell) checkMachineUp(o *borgpb.MachineUp) (commit, *borgpb.Refusal) {
 		if !m.down {
 			return
 		}
+		c.counts.countMachineState(m, -1)
 		m.down, m.reason, m.changedWallNs = false, "", c.clock.wallNs
-		c.counts.machinesDown--
+		c.counts.countMachineState(m, 1)
 		c.dirty(m)
 		c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_UP))
 		for _, a := range slices.Clone(m.allocs) {

@@ -60,9 +60,7 @@ func (c *Cell) addMachine(m *Machine) {
 	c.machines[m.name] = m
 	at, _ := slices.BinarySearchFunc(c.machineList, m.name, compareMachine)
 	c.machineList = slices.Insert(c.machineList, at, m)
-	if m.down {
-		c.counts.machinesDown++
-	}
+	c.counts.countMachineState(m, 1)
 	c.countMachine(&m.room.capacity, true)
 }
 
@@ -266,9 +264,7 @@ func (c *Cell) removeMachine(m *Machine) {
 	delete(c.machines, m.name)
 	at, _ := slices.BinarySearchFunc(c.machineList, m.name, compareMachine)
 	c.machineList = slices.Delete(c.machineList, at, at+1)
-	if m.down {
-		c.counts.machinesDown--
-	}
+	c.counts.countMachineState(m, -1)
 	c.countMachine(&m.room.capacity, false)
 	c.dirty(m)
 	c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_REMOVE))
