@@ -40,7 +40,7 @@ var imports = map[string]struct {
 	// What a later build may say, for the tests of who must bear it.
 	"proto/newer": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc"}},
 
-	"borgmaster/cell": {[]string{"mutant", "proto/borgpb", "proto/weight"}, []string{"time", "os", "net", "sync", "context", "math/rand", "math/rand/v2", "log", "log/slog"}},
+	"borgmaster/cell": {[]string{"borgmaster/selector", "mutant", "proto/borgpb", "proto/weight"}, []string{"time", "os", "net", "sync", "context", "math/rand", "math/rand/v2", "log", "log/slog"}},
 	// mutant: bugs that the simulator must find.
 	"scheduler": {[]string{"borgmaster/cell", "mutant", "proto/borgpb"}, []string{"google.golang.org/grpc", "github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3", "time", "sync", "context"}},
 	// What tasks will use of what they asked for; imports nobody, so that master and scheduler can share it.
@@ -137,7 +137,7 @@ var imports = map[string]struct {
 	"mutant": {nil, []string{"os", "sync", "time"}},
 
 	// borgmaster/cron: a schedule is read as the masters read it.
-	"cfg": {[]string{"borgmaster/cron", "proto/borgpb", "spelling"}, nil},
+	"cfg": {[]string{"borgmaster/cron", "borgmaster/selector", "proto/borgpb", "spelling"}, nil},
 	// How fast the machine is at the moment, by a program that does not change.
 	"bench/calibration": {nil, []string{"google.golang.org/grpc"}},
 	// Measured numbers in a file: bench and the simulate command keep them alike.

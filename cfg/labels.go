@@ -3,8 +3,8 @@ package cfg
 import (
 	"fmt"
 	"strings"
-	"unicode"
-	"unicode/utf8"
+
+	"borg/borgmaster/selector"
 )
 
 func (c check) labels(where string, m map[string]string, most int) {
@@ -39,15 +39,14 @@ func (c check) annotations(m map[string]string) {
 
 // plainKey wants a key that a selector can name and that people see as it is.
 func (c check) plainKey(where, k string) {
-	odd := func(r rune) bool {
-		return !unicode.IsPrint(r) || unicode.IsSpace(r) || strings.ContainsRune(",=!()<>", r)
-	}
+	short := strings.TrimRight(k, "-")
 	switch {
+	case selector.IsKey(k):
 	case k == "":
 		c.bad(where, `write annotations = {"name": "value"}`, "a key is empty")
-	case !utf8.ValidString(k) || strings.ContainsFunc(k, odd):
+	case short == "" || short != k && selector.IsKey(short):
+		c.bad(join(where, k), fmt.Sprintf("did you mean %q?", short), "the key %q ends in a dash, which takes a key away", k)
+	default:
 		c.bad(join(where, k), "letters, digits and . _ / -", "the key %q has a blank, a control character or one of , = ! ( ) < >", k)
-	case strings.HasSuffix(k, "-"):
-		c.bad(join(where, k), fmt.Sprintf("did you mean %q?", strings.TrimRight(k, "-")), "the key %q ends in a dash, which takes a key away", k)
 	}
 }

@@ -1,7 +1,6 @@
 package container
 
 import (
-	"borg/borglet"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +11,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"borg/borglet"
 )
 
 // idsPerBlock is how many user ids a borglet claims at once: those of 16 copies.

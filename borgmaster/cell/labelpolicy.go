@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"borg/borgmaster/selector"
 	"borg/mutant"
 	"borg/proto/borgpb"
 )
@@ -101,7 +102,7 @@ func checkLabelRule(rule *borgpb.LabelRule) *borgpb.Refusal {
 	switch {
 	case len(rule.Key) == 0 || len(rule.Key) > maxLabelKeyBytes:
 		return invalid("key", "want 1 to %d bytes", maxLabelKeyBytes)
-	case !plainKey(rule.Key):
+	case !selector.IsKey(rule.Key):
 		return oddKey("key", rule.Key)
 	case gives && strings.ContainsAny(rule.Key, "*?"):
 		return invalid("key", "a label that is required or given has one name; leave out * and ?")

@@ -1,10 +1,7 @@
 package cell
 
 import (
-	"strings"
-	"unicode"
-	"unicode/utf8"
-
+	"borg/borgmaster/selector"
 	"borg/mutant"
 	"borg/proto/borgpb"
 )
@@ -378,7 +375,7 @@ func checkLabels(labels, annotations map[string]string) *borgpb.Refusal {
 	total := 0
 	for _, k := range sortedKeys(annotations) {
 		total += len(k) + len(annotations[k])
-		if k == "" || !plainKey(k) {
+		if !selector.IsKey(k) {
 			return oddKey("annotations", k)
 		}
 	}
@@ -393,19 +390,10 @@ func checkLabelKey(field, k string) *borgpb.Refusal {
 	if len(k) == 0 || len(k) > maxLabelKeyBytes {
 		return invalid(field, "the key %q is not 1 to %d bytes long", clip(k, 64), maxLabelKeyBytes)
 	}
-	if !plainKey(k) {
+	if !selector.IsKey(k) {
 		return oddKey(field, k)
 	}
 	return nil
-}
-
-// plainKey reports whether a key of a label or annotation has none of the characters that
-// part the terms of a selector, no blanks, and no dash at its end, which takes a key away.
-func plainKey(k string) bool {
-	odd := func(r rune) bool {
-		return !unicode.IsPrint(r) || unicode.IsSpace(r) || strings.ContainsRune(",=!()<>", r)
-	}
-	return utf8.ValidString(k) && !strings.ContainsFunc(k, odd) && !strings.HasSuffix(k, "-")
 }
 
 func oddKey(field, k string) *borgpb.Refusal {
