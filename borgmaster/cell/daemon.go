@@ -231,18 +231,17 @@ func (c *Cell) freeSeats(j *Job) {
 // stand makes a job what its kind wants besides tasks, and lists it; unstand takes it
 // off the lists when it dies.
 func (c *Cell) stand(j *Job) {
-	byUID := func(o *Job, u UID) int { return o.uid.Compare(u) }
 	switch j.Kind() {
 	case borgpb.JobKind_JOB_KIND_DAEMON:
 		j.daemon = &daemon{at: make(map[*Machine]uint32)}
-		at, _ := slices.BinarySearchFunc(c.daemons, j.uid, byUID)
+		at, _ := slices.BinarySearchFunc(c.daemons, j.uid, compareUID)
 		c.daemons = slices.Insert(c.daemons, at, j)
 	case borgpb.JobKind_JOB_KIND_CRON:
 		if j.cron == nil {
 			j.cron = &cron{job: j, sinceNs: c.clock.wallNs}
 			c.dirty(j.cron)
 		}
-		at, _ := slices.BinarySearchFunc(c.crons, j.uid, byUID)
+		at, _ := slices.BinarySearchFunc(c.crons, j.uid, compareUID)
 		c.crons = slices.Insert(c.crons, at, j)
 	}
 }

@@ -94,7 +94,7 @@ func (c *Cell) endSome(d *dependents) bool {
 // nextRef returns the first job of a list ordered by uid that comes after a uid; nil if there is
 // none.
 func nextRef(list []*Job, after UID) *Job {
-	at, found := slices.BinarySearchFunc(list, after, func(o *Job, u UID) int { return o.uid.Compare(u) })
+	at, found := slices.BinarySearchFunc(list, after, compareUID)
 	if found {
 		at++
 	}

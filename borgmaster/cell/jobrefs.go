@@ -63,16 +63,20 @@ func keyOf(name string) JobKey {
 	return k
 }
 
-func addRef(by map[JobKey][]*Job, k JobKey, from *Job) {
-	at, found := slices.BinarySearchFunc(by[k], from.uid, func(o *Job, u UID) int { return o.uid.Compare(u) })
+func compareUID(o *Job, u UID) int { return o.uid.Compare(u) }
+
+// addRef adds a job to one of the lists, which are ordered by uid; it may be there already.
+func addRef[K comparable](by map[K][]*Job, k K, from *Job) {
+	at, found := slices.BinarySearchFunc(by[k], from.uid, compareUID)
 	if !found {
 		by[k] = slices.Insert(by[k], at, from)
 	}
 }
 
-func removeRef(by map[JobKey][]*Job, k JobKey, from *Job) {
+// removeRef takes a job from one of the lists; it may not be there.
+func removeRef[K comparable](by map[K][]*Job, k K, from *Job) {
 	list := by[k]
-	at, found := slices.BinarySearchFunc(list, from.uid, func(o *Job, u UID) int { return o.uid.Compare(u) })
+	at, found := slices.BinarySearchFunc(list, from.uid, compareUID)
 	switch {
 	case !found:
 	case len(list) == 1:

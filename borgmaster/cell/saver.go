@@ -230,7 +230,7 @@ func (c *Cell) saverKey(a *Alloc) (JobKey, *borgpb.Refusal) {
 }
 
 func (c *Cell) addSaver(j *Job) {
-	at, _ := slices.BinarySearchFunc(c.savers, j.uid, func(o *Job, u UID) int { return o.uid.Compare(u) })
+	at, _ := slices.BinarySearchFunc(c.savers, j.uid, compareUID)
 	c.savers = slices.Insert(c.savers, at, j)
 	c.lookAtSavers()
 }

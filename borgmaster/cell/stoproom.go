@@ -99,22 +99,14 @@ func (c *Cell) waitOfUpdate(u *Update) string {
 
 // noteRolling keeps the jobs of each user whose updates roll, in the order of their uids.
 func (c *Cell) noteRolling(j *Job) {
-	list := c.rolling[j.key.User]
-	at, found := slices.BinarySearchFunc(list, j.uid, func(o *Job, u UID) int { return o.uid.Compare(u) })
-	switch rolls := j.update.Rolling(); {
-	case rolls == found:
+	if !j.update.Rolling() {
+		removeRef(c.rolling, j.key.User, j)
 		return
-	case rolls:
-		list = slices.Insert(list, at, j)
-	default:
-		list = slices.Delete(list, at, at+1)
 	}
 	if c.rolling == nil {
 		c.rolling = make(map[string][]*Job)
 	}
-	if c.rolling[j.key.User] = list; len(list) == 0 {
-		delete(c.rolling, j.key.User)
-	}
+	addRef(c.rolling, j.key.User, j)
 }
 
 // checkRolling compares the list of updates that roll with the jobs.
