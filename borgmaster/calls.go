@@ -39,9 +39,6 @@ func (k callKind) cost() int64 {
 	return admission.ListCost
 }
 
-// bounded reports whether it is no read that counts.
-func (k callKind) bounded() bool { return k == hasBounds || k == ofPrograms }
-
 // calls are all calls of a master.
 var calls = map[string]callKind{
 	"/borgrpc.AuditService/Audit": walks,

@@ -8,7 +8,6 @@ import (
 
 	"borg/borgmaster/admission"
 	"borg/borgmaster/cell"
-	"borg/identity"
 	"borg/proto/door"
 )
 
@@ -160,11 +159,10 @@ func (m *Master) viewPage(ctx context.Context, p *page, f func(c *cell.Cell) err
 
 // readTurn waits for the turn of a read. Programs of the cell have theirs at once.
 func (m *Master) readTurn(ctx context.Context) (leave func(), err error) {
-	caller := door.Caller(ctx)
-	if caller.Role != identity.User && caller.Role != identity.Task {
+	if !admitted(ctx) {
 		return func() {}, nil
 	}
-	return m.admit.turn(ctx, caller.User(), false)
+	return m.admit.turn(ctx, door.Caller(ctx).User(), false)
 }
 
 // longRead waits for one of the places of a kind of reads.
@@ -187,8 +185,8 @@ type walk struct {
 // walks begins a walk, which must end with rest.
 func (m *Master) walks(ctx context.Context) *walk {
 	w := &walk{m: m, ctx: ctx}
-	if caller := door.Caller(ctx); caller.Role == identity.User || caller.Role == identity.Task {
-		w.user = caller.User()
+	if admitted(ctx) {
+		w.user = door.Caller(ctx).User()
 	}
 	return w
 }

@@ -87,12 +87,12 @@ func (m *Master) charge(ctx context.Context, op *borgpb.Op, work int) error {
 	if !admitted(ctx) {
 		return nil
 	}
-	a, user := m.admit, door.Caller(ctx).User()
+	a, user, bytes := m.admit, door.Caller(ctx).User(), proto.Size(op)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r := a.core.Work(a.nowNs(), user, work)
 	if r == nil {
-		if r = a.core.LogBytes(a.nowNs(), user, proto.Size(op)); r != nil {
+		if r = a.core.LogBytes(a.nowNs(), user, bytes); r != nil {
 			a.core.NotWorked(user, work)
 		}
 	}
@@ -107,11 +107,11 @@ func (m *Master) giveBack(ctx context.Context, op *borgpb.Op, work int) {
 	if !admitted(ctx) {
 		return
 	}
-	a, user := m.admit, door.Caller(ctx).User()
+	a, user, bytes := m.admit, door.Caller(ctx).User(), proto.Size(op)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.core.NotWorked(user, work)
-	a.core.NotLogged(user, proto.Size(op))
+	a.core.NotLogged(user, bytes)
 }
 
 // hasWork reports whether an op counts in the budgets of work and of bytes.

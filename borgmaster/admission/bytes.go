@@ -26,19 +26,17 @@ func (c *Core[W]) LogBytes(now int64, name string, bytes int) *Refusal {
 		return nil
 	}
 	u := c.of(now, name)
-	whole := max(u.logBytes, now) + cost
-	if wait := whole - now - MaxLogBytes*1e9/logBytesPerS; wait > 0 {
+	if wait := u.logBytes.take(now, cost, MaxLogBytes*1e9/logBytesPerS); wait > 0 {
 		r := refuse(name, wait, "docs/limits.md: MaxLogBytes", "asks replica %d for a change of %d KiB, of which a user may send %d MiB at once and %d KiB more each second", c.cfg.Replica, (bytes+1023)>>10, MaxLogBytes>>20, logBytesPerS>>10)
 		c.noWork(now, u, r)
 		return r
 	}
-	u.logBytes = whole
 	return nil
 }
 
 // NotLogged gives back what LogBytes took for an op that did not get into the log.
 func (c *Core[W]) NotLogged(name string, bytes int) {
 	if u := c.known(name); u != nil {
-		u.logBytes = max(u.logBytes-logNs(bytes), 0)
+		u.logBytes.giveBack(logNs(bytes))
 	}
 }

@@ -120,11 +120,11 @@ type user[W any] struct {
 	name          string
 	writes, reads bucket
 	// Work of the user's changes: the tasks and allocs that they touch.
-	work worked
-	// When the user's budget of time in turns of reads will be full again.
-	readTime int64
-	// The same of bytes into the log.
-	logBytes int64
+	work budget
+	// Time in turns of reads.
+	readTime budget
+	// Bytes of changes.
+	logBytes budget
 	// When large changes are worth another try, as the user was told, and how often that was.
 	workNs   int64
 	workTold int
@@ -258,7 +258,7 @@ func (c *Core[W]) sweep(now int64) {
 }
 
 func (u *user[W]) idle(now int64) bool {
-	return len(u.queue) == 0 && u.placed == 0 && u.underWay == 0 && !u.turns && int64(u.writes) <= now && int64(u.reads) <= now && int64(u.work) <= now && u.readTime <= now && u.logBytes <= now && u.closedNs <= now
+	return len(u.queue) == 0 && u.placed == 0 && u.underWay == 0 && !u.turns && int64(u.writes) <= now && int64(u.reads) <= now && int64(max(u.work, u.readTime, u.logBytes)) <= now && u.closedNs <= now
 }
 
 // Read takes a read of that cost from a user's bucket.

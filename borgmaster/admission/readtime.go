@@ -14,13 +14,13 @@ func (c *Core[W]) ReadsIn(now int64, name string) (waitNs int64) {
 	if u == nil {
 		return 0
 	}
-	return max(u.readTime-now-2*MaxReadNs, 0)
+	return max(int64(u.readTime)-now-2*MaxReadNs, 0)
 }
 
 // HasRead takes the time of a turn from its user's budget.
 func (c *Core[W]) HasRead(now int64, name string, ns int64) {
 	u := c.of(now, name)
-	u.readTime = max(u.readTime, now) + c.readNs(ns)
+	u.readTime.spend(now, c.readNs(ns))
 }
 
 // ReadsTooMuch refuses a read whose turn would come too late for the budget.

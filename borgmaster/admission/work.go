@@ -12,30 +12,26 @@ const (
 // FreeWork is the work of an op that is free: the log itself costs more.
 const FreeWork = 16
 
-// worked is the time at which a user's budget of work will be full again.
-type worked int64
+// wholeWorkNs is how long all of the budget takes to come back.
+const wholeWorkNs = MaxWork * (1e9 / workPerS)
 
-// workCost is what an op's work costs of the budget: at most all of it.
-func workCost(work int) int64 { return int64(min(max(work-FreeWork, 0), MaxWork)) }
-
-func workNs(cost int64) int64 { return cost * (1e9 / workPerS) }
+// workNs is how long the work of an op takes to come back. It costs all of the budget at most.
+func workNs(work int) int64 { return int64(min(max(work-FreeWork, 0), MaxWork)) * (1e9 / workPerS) }
 
 // Work takes the work of an op, or of several that one call asks about, from the user's budget.
 // If the budget is too small now, it takes nothing and returns when to ask again. Small changes
 // go on meanwhile.
 func (c *Core[W]) Work(now int64, name string, work int) *Refusal {
-	cost := workCost(work)
+	cost := workNs(work)
 	if cost == 0 {
 		return nil
 	}
 	u := c.of(now, name)
-	whole := max(int64(u.work), now) + workNs(cost)
-	if wait := whole - now - workNs(MaxWork); wait > 0 {
+	if wait := u.work.take(now, cost, wholeWorkNs); wait > 0 {
 		r := refuse(name, wait, "docs/limits.md: MaxWork", "asks replica %d for a change of %d tasks and allocs, of which a user may change %d at once and %d more each second", c.cfg.Replica, work, MaxWork, workPerS)
 		c.noWork(now, u, r)
 		return r
 	}
-	u.work = worked(whole)
 	return nil
 }
 
@@ -68,12 +64,7 @@ func (c *Core[W]) Away(now int64, name string) *Refusal {
 
 // NotWorked gives back what Work took for an op that was turned away after it.
 func (c *Core[W]) NotWorked(name string, work int) {
-	u := c.users[name]
-	if u == nil {
-		// It was counted with those above the bound.
-		u = c.users[""]
-	}
-	if u != nil {
-		u.work = max(u.work-worked(workNs(workCost(work))), 0)
+	if u := c.known(name); u != nil {
+		u.work.giveBack(workNs(work))
 	}
 }
