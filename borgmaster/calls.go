@@ -15,7 +15,7 @@ const (
 	isChange
 	// It looks at one object, or at figures that are at hand.
 	looksAtOne
-	// It looks at a list, a page of one at a time, or at a job or the like, in one turn each.
+	// It looks at a page of a list, or at one job, alloc set or machine, in one turn.
 	looksAtPage
 	// It looks at all objects, all that is held in memory, or files of a journal: a walk, which
 	// has a turn for a few milliseconds at a time.

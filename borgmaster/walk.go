@@ -33,7 +33,7 @@ const (
 	longKinds
 )
 
-// line is a line of calls; who waits hears when it is his turn.
+// line is a line of calls. A call that waits is told of its turn by a closed channel.
 type line = admission.Turns[chan struct{}]
 
 func newLine(replica uint64, places, share int) *line {

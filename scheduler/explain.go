@@ -317,10 +317,14 @@ func (e *explanation) resourceReason(r *Reason, fit cell.Fit, req *request) {
 // heldPorts names ports that other programs hold on the nearest machine.
 func (e *explanation) heldPorts(fit cell.Fit, machine string) string {
 	m := e.c.Machine(machine)
-	if fit != cell.FitPorts || m == nil || e.c.HeldPortsWords(m) == "" {
+	if fit != cell.FitPorts || m == nil {
 		return ""
 	}
-	return "; " + e.c.HeldPortsWords(m)
+	words := e.c.HeldPortsWords(m)
+	if words != "" {
+		words = "; " + words
+	}
+	return words
 }
 
 // stopping is how much of d the copies hold that are being stopped on the

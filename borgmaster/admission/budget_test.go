@@ -65,8 +65,8 @@ func TestReadTime(t *testing.T) {
 	}
 }
 
-// TestTurnsOfOneUser: a user has a share of the turns, though nobody else asks; and whoever
-// waits for it keeps nobody else waiting.
+// TestTurnsOfOneUser: a user has no more than a share of the turns, also when no other user asks,
+// and calls that wait for that share keep no other user waiting.
 func TestTurnsOfOneUser(t *testing.T) {
 	x := NewTurns[string](2, 3, 2)
 	ask := func(user string) *Turn[string] {

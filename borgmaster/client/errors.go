@@ -92,7 +92,7 @@ type AnswerError struct {
 
 func (e *AnswerError) Error() string { return e.What + ": " + e.Message }
 
-// Away tells whether the master was not there to answer.
+// Away reports whether the master was not there to answer.
 func (e *AnswerError) Away() bool {
 	return e.Code == codes.Unavailable || e.Code == codes.DeadlineExceeded
 }

@@ -47,7 +47,7 @@ type fakeMaster struct {
 	streams int
 	old     bool
 	end     chan struct{}
-	// Who the members are, as it says.
+	// The members that it tells of.
 	members []*borgpb.Member
 	stop    func()
 }

@@ -89,7 +89,7 @@ func (c *Client) lookAround(r *replica) {
 	})
 }
 
-// Silent tells whether a replica gave no answer so far where another one did.
+// Silent reports whether a replica has given no answer where another one did.
 func (c *Client) Silent() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

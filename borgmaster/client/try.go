@@ -22,7 +22,7 @@ type attempt[R any] struct {
 // ends with its answer.
 type tries[R any] struct {
 	c *Client
-	// Who may be asked, as it was known at the beginning.
+	// Replicas that may be asked, as known at the beginning.
 	replicas []*replica
 	what     string
 	began    time.Time

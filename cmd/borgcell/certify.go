@@ -65,7 +65,7 @@ func (c *Cell) beBelieved(ctx context.Context) error {
 	})
 }
 
-// redial makes the clients anew: a connection goes by the certificate that it began with.
+// redial replaces the clients: a connection keeps the certificate that it began with.
 func (c *Cell) redial() error {
 	for _, one := range append(c.each, c.client) {
 		one.Close()

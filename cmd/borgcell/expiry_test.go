@@ -213,14 +213,10 @@ func (c *expired) on(t *testing.T) {
 func (c *expired) asksAnew(t *testing.T) {
 	t.Helper()
 	c.endRenewal()
-	for _, one := range append(c.each, c.client) {
-		one.Close()
-	}
-	c.each = nil
 	if err := c.certify(); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.dial(); err != nil {
+	if err := c.redial(); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -36,13 +36,12 @@ func (l layout) masterNumbers() []int {
 	return numbers
 }
 
-// takenOut tells whether master i has heard that the cell has it no more.
+// takenOut reports whether master i has heard that it is no longer a member of the cell.
 func (l layout) takenOut(i int) bool {
 	return exists(filepath.Join(l.masterDir(i), replicaFile)) && !exists(filepath.Join(l.masterDir(i), authorityName))
 }
 
-// joined tells whether there is a master i that joined the cell at the address that is that
-// number's.
+// joined reports whether master i has joined the cell, at the address that belongs to its number.
 func (l layout) joined(i int) bool {
 	if !exists(filepath.Join(l.masterDir(i), replicaFile)) || l.takenOut(i) {
 		return false

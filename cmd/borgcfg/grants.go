@@ -151,11 +151,10 @@ func quotaBounds(s *session) error {
 	}
 	user := ""
 	if len(s.args) > 0 {
-		named, err := userName(s.args[0])
-		if err != nil {
+		if err := checkUser(s.args[0]); err != nil {
 			return err
 		}
-		user = named
+		user = s.args[0]
 	} else if own, err := s.user(); err != nil {
 		return err
 	} else {
@@ -327,8 +326,8 @@ func (s *session) holder(user string) (*holder, error) {
 	return h, nil
 }
 
-// invited tells whether the audit knows that somebody was to become this user: the cell
-// keeps nothing of who has logged in.
+// invited reports whether the audit has an invitation of this user: the cell does not keep
+// which users have logged in.
 func (s *session) invited(m *client.Client, user string) bool {
 	found := false
 	err := m.Audit(s.ctx, &borgrpc.AuditRequest{Object: "user/" + user, Verb: "add-token", Last: 1}, func(resp *borgrpc.AuditResponse) error {

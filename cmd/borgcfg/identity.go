@@ -14,7 +14,6 @@ import (
 	borgcell "borg/borgmaster/cell"
 	"borg/borgmaster/client"
 	"borg/borgmaster/verbs"
-	"borg/cfg"
 	"borg/cli"
 	"borg/identity"
 	"borg/proto/borgpb"
@@ -311,12 +310,8 @@ func machineInvite(s *session) error {
 
 // invite prints a token and nothing else on standard output.
 func (s *session) invite(role identity.Role, next string) error {
-	if near := cfg.DNSLabel(s.args[0]); near != s.args[0] {
-		e := cli.Errorf(cli.Usage, "%q cannot be a name: letters a-z, digits and dashes, at most 63, with a letter or digit at both ends", s.args[0])
-		if near != "" {
-			return e.Hint("did you mean %q?", near)
-		}
-		return e
+	if err := checkName(s.args[0], "cannot be a name: letters a-z, digits and dashes, at most 63, with a letter or digit at both ends"); err != nil {
+		return err
 	}
 	m, err := s.master()
 	if err != nil {

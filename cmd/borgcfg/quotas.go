@@ -155,11 +155,10 @@ func quotaList(s *session) error { return s.quotas("") }
 
 func quotaShow(s *session) error {
 	if len(s.args) > 0 {
-		user, err := userName(s.args[0])
-		if err != nil {
+		if err := checkUser(s.args[0]); err != nil {
 			return err
 		}
-		return s.quotas(user)
+		return s.quotas(s.args[0])
 	}
 	user, err := s.user()
 	if err != nil {

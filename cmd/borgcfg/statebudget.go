@@ -19,7 +19,7 @@ func quotaState(s *session) error {
 		o.User, whose, args = args[0], "user "+args[0], args[1:]
 	}
 	if o.User != "" && !strings.Contains(o.User, "=") {
-		if _, err := userName(o.User); err != nil {
+		if err := checkUser(o.User); err != nil {
 			return err
 		}
 		if len(args) == 0 {

@@ -103,7 +103,7 @@ func (s *session) strangers(steps []*step) (all []*holder) {
 			continue
 		}
 		seen[st.User] = true
-		// Who may not ask is told by the cell's answer to the change itself.
+		// If the caller may not ask, the answer to the change itself says so.
 		if h, err := s.holder(st.User); err == nil && !h.known {
 			all = append(all, h)
 		}
@@ -147,16 +147,22 @@ func (s *session) missingHint(object, message string) string {
 	return otherwise
 }
 
-// userName is an argument that names a user.
-func userName(arg string) (string, error) {
-	if near := cfg.DNSLabel(arg); near != arg || arg == "" {
-		e := cli.Errorf(cli.Usage, "%q is not a user: names have letters a-z, digits and dashes", arg)
-		if near != "" {
-			return "", e.Hint("did you mean %q?", near)
-		}
-		return "", e
+// checkUser is an error unless an argument can be the name of a user.
+func checkUser(arg string) error {
+	return checkName(arg, "is not a user: names have letters a-z, digits and dashes")
+}
+
+// checkName is an error unless an argument can be a name; wrong says what is not right.
+func checkName(arg, wrong string) error {
+	near := cfg.DNSLabel(arg)
+	if near == arg && arg != "" {
+		return nil
 	}
-	return arg, nil
+	e := cli.Errorf(cli.Usage, "%q %s", arg, wrong)
+	if near != "" {
+		return e.Hint("did you mean %q?", near)
+	}
+	return e
 }
 
 func nextOf(err error, otherwise string) string {

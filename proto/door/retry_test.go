@@ -24,8 +24,8 @@ var bareAllowed = map[string]string{
 	"borglet/server.go":      "a borglet is asked by masters alone, which turn it into a failed precondition",
 }
 
-// TestEachTooManySaysWhatHelps: whoever refuses a call because there are too many chooses between TooMuch, after which a
-// client waits, and FullHere, after which it asks another replica.
+// TestEachTooManySaysWhatHelps: each refusal of a call because there are too many is a TooMuch,
+// after which a client waits, or a FullHere, after which it asks another replica.
 func TestEachTooManySaysWhatHelps(t *testing.T) {
 	root, found := filepath.Join("..", ".."), map[string]bool{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
