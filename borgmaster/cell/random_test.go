@@ -374,7 +374,7 @@ func (w *walk) verify(index uint64) {
 			}
 		})
 	}
-	if w.one(1000) {
+	if w.one(100) {
 		w.restore()
 	}
 	if w.c.Diverged() != nil || w.other.Diverged() != nil {
@@ -422,6 +422,12 @@ func (w *walk) restore() {
 	}
 	if !bytes.Equal(a.Bytes(), b.Bytes()) {
 		w.t.Fatal("the records of the restored cell differ")
+	}
+	for field, said := range differences(w.c, w.other) {
+		w.t.Errorf("after index %d: %s: %s", w.c.Index(), field, said)
+	}
+	if w.t.Failed() {
+		w.t.FailNow()
 	}
 }
 
