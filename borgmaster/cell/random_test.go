@@ -349,6 +349,10 @@ func (w *walk) fits(e Event, later []Event) {
 		// Other programs may hold more ports than are left beside the allocs: it asks for none.
 		held.Ports = 0
 	}
+	if p.res.DiskBytes == 0 && !slices.ContainsFunc(m.volumes, func(v *Volume) bool { return v.of == p.TaskID() && v.madeWallNs == w.c.clock.wallNs }) {
+		// A volume that was found may take more disk than is left: it asks for none.
+		held.DiskBytes = 0
+	}
 	if !held.Fits(room.capacity) && !refilled(later, m.name) {
 		w.t.Fatalf("%s was placed on %s, which is over: %+v of %+v", e.Object(), e.Machine, held, room.capacity)
 	}
