@@ -85,8 +85,10 @@ type Cell struct {
 	// none of them is over; derived.
 	quarantined     []*Copy
 	quarantineDueNs int64
-	// Jobs that save what allocs left, in the order of their uids; derived.
-	savers []*Job
+	// Jobs that save what allocs left, in the order of their uids, and how many each user has;
+	// derived.
+	savers   []*Job
+	saversOf map[string]int
 	// When updates have to be looked at because of the time; derived.
 	updateDues dues[UID]
 	// Machines to be asked since the last Apply.
