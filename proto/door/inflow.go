@@ -209,17 +209,26 @@ func (f *inflow) countFrame() error {
 	n := 1 + int64(f.left)/idlePayloadBytes
 	switch f.head[3] {
 	case frameData:
-		if f.left >= smallDataBytes {
-			// Also of a call that was refused: its client may have sent much before it heard so.
+		if f.padNext && f.left > 0 {
+			// payload counts it when the length of the padding has come.
 			return nil
 		}
-		n = 1
+		return f.countData(f.left)
 	case frameHeaders:
 		f.heads = n
 	case frameContinuation:
 		f.heads += n
 	}
 	return f.idle(n)
+}
+
+// countData counts a frame of data if it is idle. bytes are its payload without padding.
+func (f *inflow) countData(bytes uint32) error {
+	if bytes >= smallDataBytes {
+		// Also of a call that was refused: its client may have sent much before it heard so.
+		return nil
+	}
+	return f.idle(1)
 }
 
 func (f *inflow) endFrame() {
@@ -241,6 +250,9 @@ func (f *inflow) payload(b []byte) error {
 	if f.padNext {
 		f.padNext, f.padding = false, uint32(b[0])
 		b, left = b[1:], left-1
+		if err := f.countData(left - min(left, f.padding)); err != nil {
+			return err
+		}
 	}
 	if left <= f.padding {
 		return nil
