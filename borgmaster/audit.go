@@ -92,16 +92,16 @@ func (a *auditAPI) Audit(req *borgrpc.AuditRequest, stream borgrpc.AuditService_
 	if req.GetLocal() {
 		kind = ofLocalAudits
 	}
-	leave, err := m.longRead(ctx, kind)
+	read, err := m.longRead(ctx, kind)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer read.leave()
 	w := m.walks(ctx)
 	defer w.rest()
 	caller := door.Caller(ctx)
 	filter := auditFilter{AuditRequest: req, caller: caller.ID, all: m.isAdmin(caller)}
-	out := &auditSender{walk: w, stream: stream, ops: req.GetOps()}
+	out := &auditSender{walk: w, read: read, stream: stream, ops: req.GetOps()}
 	if req.GetLocal() {
 		for _, r := range m.ownLocal(w, filter) {
 			if err := out.add(r); err != nil {
@@ -305,6 +305,7 @@ func concerns(r *borgpb.AuditRecord, object string) bool {
 type auditSender struct {
 	// Rests while a message is sent.
 	walk   *walk
+	read   *longRead
 	stream borgrpc.AuditService_AuditServer
 	// With the ops.
 	ops bool
@@ -353,7 +354,7 @@ func (s *auditSender) flush() error {
 
 func (s *auditSender) message() error {
 	s.walk.rest()
-	err := s.stream.Send(&borgrpc.AuditResponse{Records: s.next, Silent: s.silent})
+	err := s.read.sent(func() error { return s.stream.Send(&borgrpc.AuditResponse{Records: s.next, Silent: s.silent}) })
 	s.next, s.silent, s.bytes, s.sent = nil, nil, 0, true
 	return err
 }

@@ -56,14 +56,15 @@ func (a *historyAPI) History(req *borgrpc.HistoryRequest, stream borgrpc.History
 	if req.GetLocal() {
 		kind = ofLocalHistories
 	}
-	leave, err := m.longRead(ctx, kind)
+	read, err := m.longRead(ctx, kind)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer read.leave()
+	send := func(resp *borgrpc.HistoryResponse) error { return read.sent(func() error { return stream.Send(resp) }) }
 	caller := door.Caller(ctx)
 	t := &teller{
-		m: m, filter: historyFilter{req, caller.ID, m.isAdmin(caller)}, out: &historySender{send: stream.Send, next: new(borgrpc.HistoryResponse)},
+		m: m, filter: historyFilter{req, caller.ID, m.isAdmin(caller)}, out: &historySender{send: send, next: new(borgrpc.HistoryResponse)},
 		sinceNs: req.GetSinceWallNs(),
 	}
 	if req.GetFacts() && t.sinceNs > 0 {
