@@ -129,7 +129,7 @@ func isDaemonJob(j *cell.Job) bool { return j.Kind() == borgpb.JobKind_JOB_KIND_
 // binds tells whether a job has hard constraints of any kind.
 func binds(j *cell.Job) bool {
 	s := j.Spec()
-	if s.GetMaxPerMachine()+s.GetMaxPerRack()+s.GetMaxPerPower() > 0 {
+	if s.GetMaxPerMachine()+s.GetMaxPerRack()+s.GetMaxPerPower() > 0 || len(s.GetMaxPer()) > 0 {
 		return true
 	}
 	for i := range j.Tasks() {
@@ -243,16 +243,18 @@ func (made *clones) of(c *cell.Cell, times int) (_ *cell.Cell, err error) {
 }
 
 // cloned is a cell with the machines of another that are up, so many times each.
-// Each clone has racks and power domains of its own, unless a live job asks for
-// one of these by name.
+// Each clone has racks and power domains of its own, unless a task of a live
+// job asks for one of these by name.
 func cloned(of *cell.Cell, times int) (*cell.Cell, error) {
 	named := make(map[string]bool)
 	for j := range of.Jobs() {
 		if j.State() == borgpb.State_STATE_DEAD {
 			continue
 		}
-		for _, k := range j.Spec().GetTask().GetConstraints() {
-			named[k.GetKey()] = true
+		for i := range j.Tasks() {
+			for _, k := range j.Need(i).Task.GetConstraints() {
+				named[k.GetKey()] = true
+			}
 		}
 	}
 	m, err := New(cell.New("clone", 1), scheduler.Config{})
