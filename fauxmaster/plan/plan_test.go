@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -392,6 +393,27 @@ func TestClonesOfNamedRacks(t *testing.T) {
 	}
 	if k.Clones != 2 {
 		t.Errorf("%d clones, want 2: the machines of the rack are doubled", k.Clones)
+	}
+}
+
+// TestDoesNotFitNamesTasks: the error of a workload that fits onto no number of machines names
+// the tasks that wait.
+func TestDoesNotFitNamesTasks(t *testing.T) {
+	l := newLive(t, cell.New("c", 1))
+	for i := range 10 {
+		l.must(addMachine(fmt.Sprintf("m%d", i), 10_000, 40<<30, map[string]string{"rack": fmt.Sprintf("r%d", i/2)}))
+	}
+	one := job(2, 200, 1000, 1<<30)
+	one.MaxPerRack = 1
+	one.Task.Constraints = []*borgpb.Constraint{{Key: "rack", Relation: borgpb.Relation_RELATION_EQUAL, Value: "r0"}}
+	l.must(submit("one", one))
+	l.settle()
+	_, err := plan.NewCompaction(l.cell, search, plan.Of{})
+	if err == nil || !strings.Contains(err.Error(), ": ann/one/") {
+		t.Errorf("%v; want it to name a task of ann/one", err)
+	}
+	if _, err := plan.NewCompaction(l.cell, search, plan.Of{Pending: 1}); err != nil {
+		t.Errorf("one may wait: %v", err)
 	}
 }
 
