@@ -114,6 +114,9 @@ func passInput(from borgrpc.ExecService_ExecServer, to borgrpc.BorgletService_Ex
 	}
 }
 
+// errNoExec refuses an exec into a task of a simulated cell.
+var errNoExec = status.Error(codes.FailedPrecondition, "the cell is simulated: its tasks have no processes beside which a program could run")
+
 // mayExec finds the copy of a task that runs, and says whether somebody may go into
 // it: into what is his own, and admins into everything. Both are in the audit.
 func (m *Master) mayExec(caller identity.Name, req *borgrpc.ExecRequest) (place copyPlace, err error) {
@@ -123,6 +126,9 @@ func (m *Master) mayExec(caller identity.Name, req *borgrpc.ExecRequest) (place 
 	if key.User != caller.ID && !m.isAdmin(caller) {
 		// Whether it is there is nobody else's to learn.
 		err = status.Errorf(codes.PermissionDenied, "it belongs to user %q and you are %q; to go into what is another's, %s", key.User, caller.ID, m.needsAdmin(caller))
+	}
+	if err == nil && m.cfg.Simulated != nil {
+		err = errNoExec
 	}
 	if m.cfg.Audit != nil {
 		record := &borgpb.AuditRecord{Verb: "exec", Object: place.task.String(), Command: execTold(req.GetProgram().GetArgs())}

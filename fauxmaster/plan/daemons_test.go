@@ -111,6 +111,27 @@ func TestFitMoves(t *testing.T) {
 	}
 }
 
+// TestWhatIfNamesDaemonsInHoles: a daemon on a new machine that takes the number of an earlier
+// one is named as the others are.
+func TestWhatIfNamesDaemonsInHoles(t *testing.T) {
+	l := newLive(t, cell.New("c", 1))
+	l.must(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: cell.BuildFormat}}})
+	for i := range 3 {
+		l.must(addMachine(fmt.Sprintf("m%d", i), 4000, 8<<30, nil))
+	}
+	agent := job(0, 200, 1000, 1<<30)
+	agent.Kind = borgpb.JobKind_JOB_KIND_DAEMON
+	l.must(submit("agent", agent))
+	l.settle()
+	l.must(plan.RemoveMachines(l.cell, []*cell.Machine{l.cell.Machine("m0")})...)
+	l.settle()
+	spec := &borgpb.MachineSpec{Addr: "127.0.0.1:1", Capacity: &borgpb.Resources{CpuMilli: 4000, MemBytes: 8 << 30}}
+	e, err := plan.WhatIf(l.cell, search, plan.Change{Ops: plan.AddMachines(l.cell, 2, spec)})
+	if err != nil || e.After.Running-e.Before.Running != 2 || e.Counts[plan.NewPlaced] != 2 {
+		t.Errorf("%+v, %v; want two daemons, both named", e, err)
+	}
+}
+
 // TestWhatIfRestsFirst: what waits is placed before the change, so a machine that goes
 // displaces it.
 func TestWhatIfRestsFirst(t *testing.T) {

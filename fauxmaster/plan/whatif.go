@@ -34,7 +34,8 @@ const (
 	Ended Fate = "ended with its machine"
 	// Placed waits without the change.
 	Placed Fate = "placed"
-	// NewPlaced and NewPending are tasks that the change submits.
+	// NewPlaced and NewPending are tasks that the change submits, or daemons on machines that
+	// it adds, also where one takes the number of an earlier daemon.
 	NewPlaced  Fate = "new, placed"
 	NewPending Fate = "new, pending"
 )
@@ -133,6 +134,10 @@ func fateOf(was, is place) Fate {
 		return Lost
 	case was.state == pending && is.state == running:
 		return Placed
+	case was.state == dead && is.state == running:
+		return NewPlaced
+	case was.state == dead && is.state == pending:
+		return NewPending
 	}
 	return ""
 }
