@@ -241,7 +241,7 @@ func (m *Master) historyOf(ctx context.Context, replica uint64, req *borgrpc.His
 	}
 	ctx, cancel := context.WithCancelCause(door.Behalf(metadata.AppendToOutgoingContext(ctx, forwardedKey, "1"), door.Caller(ctx), door.Issued(ctx)))
 	defer cancel(nil)
-	slow := time.AfterFunc(historyTimeout, func() { cancel(fmt.Errorf("no answer within %s", historyTimeout)) })
+	slow := time.AfterFunc(historyTimeout, func() { cancel(lateAnswer(historyTimeout)) })
 	defer slow.Stop()
 	stream, err := borgrpc.NewHistoryServiceClient(conn).History(ctx, req, grpc.WaitForReady(false))
 	for err == nil {

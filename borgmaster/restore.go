@@ -44,10 +44,10 @@ func (a *restoreAPI) GetRestore(ctx context.Context, _ *borgrpc.GetRestoreReques
 		return nil, err
 	}
 	resp := &borgrpc.GetRestoreResponse{}
-	a.m.cfg.Log.View(func(c *cell.Cell) {
+	err := a.m.viewMuch(ctx, func(c *cell.Cell) error {
 		resp.FromIndex, resp.FromWallNs, resp.RestoredWallNs, resp.Restored = c.Restored()
 		if !resp.Restored {
-			return
+			return nil
 		}
 		resp.Epoch, resp.Machines = c.Epoch(), uint32(c.NumMachines())
 		resp.HeldForNs, resp.Held = c.Held()
@@ -69,7 +69,11 @@ func (a *restoreAPI) GetRestore(ctx context.Context, _ *borgrpc.GetRestoreReques
 			pending, _, _ := j.Counts()
 			resp.Pending += pending
 		}
+		return nil
 	})
+	if err != nil {
+		return nil, err
+	}
 	return resp, nil
 }
 

@@ -310,10 +310,16 @@ func (c *Cell) checkSetQuotaPolicy(o *borgpb.SetQuotaPolicy) (commit, *borgpb.Re
 	if o.Enforce == nil && len(o.Oversell) == 0 {
 		return nil, invalid("", "nothing is said: want enforce, oversell or both")
 	}
+	var said bandSet
 	for _, s := range o.Oversell {
 		if r := checkBand(s.Band); r != nil {
 			return nil, r
 		}
+		// So the list is no longer than there are bands.
+		if said.has(s.Band) {
+			return nil, invalid("oversell", "%s is named twice", BandName(s.Band))
+		}
+		said |= 1 << s.Band
 		if s.Band != soldAs(s.Band) {
 			return nil, invalid("oversell", "%s is sold with %s; say how far that may be", BandName(s.Band), BandName(soldAs(s.Band)))
 		}

@@ -372,6 +372,18 @@ func (b *pretendBorglet) readTimes(req *borgrpc.ReadLogRequest, stream grpc.Serv
 	return nil
 }
 
+// runs reports whether a copy has a process.
+func (b *pretendBorglet) runs(id *borgrpc.CopyID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, r := range b.copies {
+		if r.JobUid == id.JobUid && r.Index == id.Index && r.Attempt == id.Attempt {
+			return r.State == int32(borgpb.AttemptState_ATTEMPT_STATE_RUNNING)
+		}
+	}
+	return false
+}
+
 // ExecCopy pretends to a few programs: echo and cat do what they do, exit ends with the
 // code that it is given, hang waits for the caller to go.
 func (b *pretendBorglet) ExecCopy(stream borgrpc.BorgletService_ExecCopyServer) error {
@@ -382,6 +394,9 @@ func (b *pretendBorglet) ExecCopy(stream borgrpc.BorgletService_ExecCopyServer) 
 	say := func(r *borgrpc.ExecResponse) error { return stream.Send(r) }
 	args := first.GetProgram().GetArgs()
 	exit := &borgpb.Exit{}
+	if !b.runs(first.Copy) {
+		return grpcstatus.Errorf(codes.FailedPrecondition, "copy %s.%d.%d does not run on machine %s at this moment", first.Copy.JobUid, first.Copy.Index, first.Copy.Attempt, b.name)
+	}
 	switch args[0] {
 	case "echo", "cat", "exit", "hang":
 	default:

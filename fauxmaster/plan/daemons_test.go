@@ -82,6 +82,28 @@ func TestDaemonsLeaveLast(t *testing.T) {
 	if err != nil || e.Counts[plan.Moved] != 1 || e.Counts[plan.Ended] != 1 || e.After.Running != 2 {
 		t.Errorf("%+v, %v; want the service moved and the daemon ended", e, err)
 	}
+	// The daemon is neither evicted nor waiting, and its job has a task on each machine that takes one.
+	if e.Evictions != 1 || e.After.Pending != 0 || e.After.ProdPending != 0 || len(e.Jobs) != 0 {
+		t.Errorf("%d evictions, %+v, jobs that lose: %+v; want the service alone evicted", e.Evictions, e.After, e.Jobs)
+	}
+	// A session does the same, and brings the daemon back with its machine.
+	l := newLive(t, c)
+	drain := func(drain bool) {
+		l.must(&borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: "n1", Drain: drain}}})
+		l.settle()
+		// A daemon leaves with the entry after the last of the others.
+		l.apply()
+		l.settle()
+	}
+	agent := cell.JobKey{User: "kube-system", Name: "agent"}
+	drain(true)
+	if n := l.cell.Machine("n1").NumCopies(); n != 0 || l.cell.Machine("n0").NumCopies() != 2 {
+		t.Errorf("in a session %d tasks stay on the machine", n)
+	}
+	drain(false)
+	if _, running, _ := l.cell.Job(agent).Counts(); running != 2 {
+		t.Errorf("in a session %d daemons run after the drain, want 2", running)
+	}
 }
 
 // TestFitMoves: two machines of 4 cpu with a task of 2 each hold a task of 3 once one of
