@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"strconv"
 	"strings"
 
 	"borg/proto/borgpb"
@@ -228,6 +229,20 @@ func (i *item) text(n amount) string {
 		return DeviceText(n.int())
 	}
 	return bytesText(n.int())
+}
+
+// words is text for people: bytes are rounded down to hundredths of a unit.
+func (i *item) words(n amount) string {
+	if i.dim == dimCPU || i.dim == dimDevice {
+		return i.text(n)
+	}
+	bytes := n.int()
+	for at, unit := range []string{"TiB", "GiB", "MiB", "KiB"} {
+		if size := int64(1) << (40 - 10*at); bytes >= size {
+			return strconv.FormatFloat(float64(bytes/size*100+bytes%size*100/size)/100, 'f', -1, 64) + unit
+		}
+	}
+	return fmt.Sprint(bytes)
 }
 
 // bytesText says bytes exactly, in the largest unit that does: "6TiB", "1536MiB".
