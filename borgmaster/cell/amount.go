@@ -6,7 +6,6 @@ import (
 	"math"
 	"math/bits"
 	"slices"
-	"strconv"
 	"strings"
 
 	"borg/proto/borgpb"
@@ -239,7 +238,8 @@ func (i *item) words(n amount) string {
 	bytes := n.int()
 	for at, unit := range []string{"TiB", "GiB", "MiB", "KiB"} {
 		if size := int64(1) << (40 - 10*at); bytes >= size {
-			return strconv.FormatFloat(float64(bytes/size*100+bytes%size*100/size)/100, 'f', -1, 64) + unit
+			text := fmt.Sprintf("%d.%02d", bytes/size, bytes%size*100/size)
+			return strings.TrimRight(strings.TrimRight(text, "0"), ".") + unit
 		}
 	}
 	return fmt.Sprint(bytes)
