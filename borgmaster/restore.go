@@ -108,6 +108,7 @@ func (a *restoreAPI) AdoptUnknown(ctx context.Context, req *borgrpc.AdoptUnknown
 			}
 			unknown, silent := a.m.unknown(ctx)
 			done, err := a.m.adopt(ctx, req, unknown)
+			done = append(done, notFound(req.GetJobs(), unknown)...)
 			return &borgrpc.AdoptUnknownResponse{Jobs: done, Silent: silent}, err
 		},
 		func(ctx context.Context, conn *grpc.ClientConn) (*borgrpc.AdoptUnknownResponse, error) {
@@ -133,6 +134,7 @@ func (a *restoreAPI) StopUnknown(ctx context.Context, req *borgrpc.StopUnknownRe
 			}
 			unknown, silent := a.m.unknown(ctx)
 			done, err := a.m.stopUnknown(ctx, req, unknown)
+			done = append(done, notFound(req.GetJobs(), unknown)...)
 			return &borgrpc.StopUnknownResponse{Jobs: done, Silent: silent}, err
 		},
 		func(ctx context.Context, conn *grpc.ClientConn) (*borgrpc.StopUnknownResponse, error) {
@@ -142,12 +144,16 @@ func (a *restoreAPI) StopUnknown(ctx context.Context, req *borgrpc.StopUnknownRe
 
 // unknown asks every machine of which the cell says that it runs unknown copies. It
 // asks as a poll does, with what the machine should run, so that a machine that
-// obeys a later master does not answer.
+// obeys a later master does not answer. A machine that was not heard since the restore
+// counts as silent: the cell does not know yet what runs there.
 func (m *Master) unknown(ctx context.Context) (unknown []*borgrpc.Unknown, silent []*borgrpc.Silent) {
 	var machines []string
 	m.cfg.Log.View(func(c *cell.Cell) {
 		for x := range c.Machines() {
-			if x.Unknown() > 0 {
+			switch {
+			case x.Unheard():
+				silent = append(silent, &borgrpc.Silent{Machine: x.Name(), Error: "no master has heard it since the cell was restored"})
+			case x.Unknown() > 0:
 				machines = append(machines, x.Name())
 			}
 		}
@@ -311,6 +317,17 @@ func (m *Master) adopt(ctx context.Context, req *borgrpc.AdoptUnknownRequest, un
 		d.Refusal = result.GetRefusal()
 	}
 	return done, nil
+}
+
+// notFound refuses the jobs of which no machine told that it runs them.
+func notFound(names []string, unknown []*borgrpc.Unknown) (done []*borgrpc.UnknownDone) {
+	for _, name := range names {
+		if !slices.ContainsFunc(unknown, func(u *borgrpc.Unknown) bool { return jobOf(u) == name }) {
+			done = append(done, &borgrpc.UnknownDone{Job: name, Refusal: refusal(borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND, name,
+				"no machine that was heard runs a job of this name that the cell does not know")})
+		}
+	}
+	return done
 }
 
 // byJob groups what was found by the uid of its job; names are wanted, or all.

@@ -50,8 +50,10 @@ func (c *Cell) checkDrainMachine(o *borgpb.DrainMachine, reason string) (commit,
 		return nil, about(m.name, invalid("drain", "only a machine that is to be emptied has a deadline or is emptied now"))
 	case o.DeadlineNs != 0 && o.Now:
 		return nil, about(m.name, invalid("now", "it is emptied now or has a deadline, not both"))
+	case !m.draining && !o.Drain && !c.changesDrain(m, o, reason):
+		return nil, badState(m.name, "it is not draining")
 	case m.draining == o.Drain && !c.changesDrain(m, o, reason):
-		return nil, badState(m.name, "draining is %v already", o.Drain)
+		return nil, badState(m.name, "it is draining already")
 	}
 	return func(res *borgpb.Result) {
 		m.changedWallNs = c.clock.wallNs

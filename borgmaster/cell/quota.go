@@ -285,7 +285,7 @@ func (c *Cell) checkSale(band borgpb.Band, before *Quota, grant *Resources) *bor
 	w := &sales[0]
 	return refuse(borgpb.RefusalKind_REFUSAL_KIND_QUOTA, "", "limit",
 		"%s of %s cannot be sold beyond %s‰ of the cell, which has %s: %s may be granted, others have %s, so at most %s can be granted here; grant less, take some back with borgcfg quota delete, or borgcfg quota policy --oversell %s=PERMILLE",
-		w.what(), soldName(band), fmt.Sprint(c.Oversell(band)), w.text(c.quotas.capacity.of(&w.item)), w.text(w.most), w.text(w.others), w.text(w.most.minus(w.others)), BandName(soldAs(band)))
+		w.what(), soldName(band), fmt.Sprint(c.Oversell(band)), w.words(c.quotas.capacity.of(&w.item)), w.words(w.most), w.words(w.others), w.words(w.most.minus(w.others)), BandName(soldAs(band)))
 }
 
 func (c *Cell) checkDeleteQuota(o *borgpb.DeleteQuota) (commit, *borgpb.Refusal) {
