@@ -24,7 +24,7 @@ const (
 // inMood makes the next op in the present mood; nil: it is as any other. A mood lasts for some
 // 300 ops.
 func (g *generator) inMood() *borgpb.Op {
-	if g.c.format < BuildFormat {
+	if g.even || g.c.format < BuildFormat {
 		return nil
 	}
 	if g.one(300) {

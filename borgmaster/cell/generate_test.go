@@ -18,6 +18,8 @@ type generator struct {
 	used []*borgpb.Op
 	seq  int
 	mood mood
+	// It has no moods: a short walk with something of everything.
+	even bool
 }
 
 func pick[T any](r *rand.Rand, list []T) (v T) {
