@@ -119,26 +119,26 @@ func (x *Moves) Overlay(p *Placement, o *Overlay) (work int) {
 	*o = Overlay{Ports: o.Ports[:0], Devices: o.Devices[:0], Victims: append(o.Victims[:0], x.victims...), Leaving: x.leaving}
 	work = len(x.victims)
 	limits := p.asker().limits
-	if !mutant.Planted(mutant.MovesUnproved) {
-		for _, i := range x.laidOn[p.Machine] {
-			l := &x.laid[i]
-			o.Ports = append(o.Ports, l.Ports...)
-			if l.Alloc == p.Alloc {
-				o.Limits, o.Reserved = o.Limits.Add(l.res.prod), o.Reserved.Add(l.res.others)
-				o.Devices = append(o.Devices, l.Devices...)
-			}
-		}
-		work += len(x.laidOn[p.Machine])
+	laidOn, laidOf := x.laidOn[p.Machine], x.laidOf[laidKey{p.Job, p.Set}]
+	if mutant.Planted(mutant.MovesUnproved) {
+		laidOn, laidOf = nil, nil
 	}
+	for _, i := range laidOn {
+		l := &x.laid[i]
+		o.Ports = append(o.Ports, l.Ports...)
+		if l.Alloc == p.Alloc {
+			o.Limits, o.Reserved = o.Limits.Add(l.res.prod), o.Reserved.Add(l.res.others)
+			o.Devices = append(o.Devices, l.Devices...)
+		}
+	}
+	work += len(laidOn)
 	if !limits.Any() {
 		return work
 	}
-	if laid := x.laidOf[laidKey{p.Job, p.Set}]; !mutant.Planted(mutant.MovesUnproved) {
-		for _, i := range laid {
-			o.inDomain(limits, x.laid[i].Machine, p.Machine, 1)
-		}
-		work += len(laid)
+	for _, i := range laidOf {
+		o.inDomain(limits, x.laid[i].Machine, p.Machine, 1)
 	}
+	work += len(laidOf)
 	leaving := x.leavingOf[p.Job]
 	for _, i := range leaving {
 		o.inDomain(limits, x.leaving[i].machine, p.Machine, ^uint32(0))

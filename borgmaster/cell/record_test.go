@@ -15,7 +15,7 @@ import (
 
 // richCell is a cell with a bit of everything: where a random walk led.
 func richCell(t testing.TB, ops int) *Cell {
-	g := generator{testLog: newTestLog(t), r: rand.New(rand.NewPCG(3, 42))}
+	g := generator{testLog: newTestLog(t), r: rand.New(rand.NewPCG(3, 42)), even: true}
 	for i := range ops {
 		g.cellNs += second / 10
 		g.wallNs += second / 10

@@ -220,7 +220,7 @@ func modelError(what string, err error) error {
 		e := cli.Errorf(code, "%s: %w", what, err)
 		switch refused.Why.GetKind() {
 		case borgpb.RefusalKind_REFUSAL_KIND_QUOTA, borgpb.RefusalKind_REFUSAL_KIND_PERMISSION:
-			return e.Hint("borgcfg changes a cell, not this picture of it; to ask as a user who has what is wanted: --user USER")
+			return e.Hint("this is a picture of a cell, which borgcfg does not change; to ask as a user who has what is wanted: --user USER")
 		}
 		return e
 	}
