@@ -12,7 +12,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -221,7 +220,7 @@ func (m *Master) localOf(ctx context.Context, replica uint64, req *borgrpc.Audit
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(door.Behalf(metadata.AppendToOutgoingContext(ctx, forwardedKey, "1"), door.Caller(ctx), door.Issued(ctx)), auditTimeout)
+	ctx, cancel := context.WithTimeout(forwarding(ctx), auditTimeout)
 	defer cancel()
 	stream, err := borgrpc.NewAuditServiceClient(conn).Audit(ctx, req, grpc.WaitForReady(false))
 	if err != nil {

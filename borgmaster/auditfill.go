@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
 	"borg/proto/borgpb"
@@ -95,10 +94,8 @@ func (m *Master) auditLogOf(ctx context.Context, replica uint64, req *borgrpc.Au
 	}
 	req = proto.CloneOf(req)
 	req.Last, req.UntilWallNs = 0, 0
-	ctx, cancel := context.WithCancelCause(door.Behalf(metadata.AppendToOutgoingContext(ctx, forwardedKey, "1"), door.Caller(ctx), door.Issued(ctx)))
-	defer cancel(nil)
-	silence := time.AfterFunc(auditTimeout, func() { cancel(lateAnswer(auditTimeout)) })
-	defer silence.Stop()
+	ctx, silence, end := untilSilent(ctx, auditTimeout)
+	defer end()
 	stream, err := borgrpc.NewAuditServiceClient(conn).Audit(ctx, req, grpc.WaitForReady(false))
 	for err == nil {
 		var resp *borgrpc.AuditResponse
@@ -123,6 +120,17 @@ func (m *Master) auditLogOf(ctx context.Context, replica uint64, req *borgrpc.Au
 		return cause
 	}
 	return err
+}
+
+// untilSilent is forwarding for a stream of answers. The context ends when silence fires. The caller
+// stops silence while it uses an answer, resets it afterwards, and calls end at the end.
+func untilSilent(ctx context.Context, most time.Duration) (asking context.Context, silence *time.Timer, end func()) {
+	asking, cancel := context.WithCancelCause(forwarding(ctx))
+	silence = time.AfterFunc(most, func() { cancel(lateAnswer(most)) })
+	return asking, silence, func() {
+		silence.Stop()
+		cancel(nil)
+	}
 }
 
 // lateAnswer says that another replica did not answer in time, which may be for the caller's

@@ -115,7 +115,7 @@ func forward[R any](ctx context.Context, m *Master, replica uint64, call func(co
 	if err != nil {
 		return none, status.Error(codes.Unavailable, err.Error())
 	}
-	out, cancel := context.WithCancel(door.Behalf(metadata.AppendToOutgoingContext(ctx, forwardedKey, "1"), door.Caller(ctx), door.Issued(ctx)))
+	out, cancel := context.WithCancel(forwarding(ctx))
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
@@ -155,6 +155,11 @@ func (m *Master) elected() *borgpb.Member {
 		}
 	}
 	return nil
+}
+
+// forwarding returns a context in which another replica is asked in the caller's name.
+func forwarding(ctx context.Context) context.Context {
+	return door.Behalf(metadata.AppendToOutgoingContext(ctx, forwardedKey, "1"), door.Caller(ctx), door.Issued(ctx))
 }
 
 func isForwarded(ctx context.Context) bool {

@@ -11,7 +11,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -239,19 +238,17 @@ func (m *Master) historyOf(ctx context.Context, replica uint64, req *borgrpc.His
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(door.Behalf(metadata.AppendToOutgoingContext(ctx, forwardedKey, "1"), door.Caller(ctx), door.Issued(ctx)))
-	defer cancel(nil)
-	slow := time.AfterFunc(historyTimeout, func() { cancel(lateAnswer(historyTimeout)) })
-	defer slow.Stop()
+	ctx, silence, end := untilSilent(ctx, historyTimeout)
+	defer end()
 	stream, err := borgrpc.NewHistoryServiceClient(conn).History(ctx, req, grpc.WaitForReady(false))
 	for err == nil {
 		var resp *borgrpc.HistoryResponse
 		if resp, err = stream.Recv(); err == nil {
-			slow.Stop()
+			silence.Stop()
 			// That replica may know an earlier policy.
 			m.seenHistory(ctx, resp)
 			err = f(resp)
-			slow.Reset(historyTimeout)
+			silence.Reset(historyTimeout)
 		}
 	}
 	if errors.Is(err, io.EOF) {

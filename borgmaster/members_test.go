@@ -25,8 +25,7 @@ func (twoPeers) Peers() []borgmaster.Peer {
 func (p twoPeers) Vitals() borgmaster.Vitals        { return borgmaster.Vitals{Peers: p.Peers()} }
 func (twoPeers) Collectors() []prometheus.Collector { return nil }
 
-// TestListMembersNeverHeard: no figure is told of a replica of which the elected one has
-// heard nothing.
+// TestListMembersNeverHeard: a replica that the elected one has never heard has no figures.
 func TestListMembersNeverHeard(t *testing.T) {
 	tc := newCell(t, 3, func(_ int, c *borgmaster.Config) { c.Insides = twoPeers{} })
 	resp, err := borgrpc.NewMemberServiceClient(tc.conn(1, identity.User, "root")).ListMembers(t.Context(), &borgrpc.ListMembersRequest{})

@@ -36,7 +36,7 @@ const (
 	longKinds
 )
 
-// line is a line of calls. A call that waits is told of its turn by a closed channel.
+// line is a queue of calls. Closing the channel of a waiting call gives it its turn.
 type line = admission.Turns[chan struct{}]
 
 func newLine(replica uint64, places, share int) *line {

@@ -42,22 +42,23 @@ func (m *Master) propose(ctx context.Context, asked *borgpb.Op) (*borgpb.Result,
 // of the caller's user first, and gives back what was not used. do reports whether the op may be
 // in the log.
 func (m *Master) charged(ctx context.Context, op *borgpb.Op, work int, do func() (result *borgpb.Result, logged bool, err error)) (*borgpb.Result, error) {
-	if err := m.charge(ctx, op, work); err != nil {
+	bytes := proto.Size(op)
+	if err := m.charge(ctx, bytes, work); err != nil {
 		return nil, err
 	}
 	result, logged, err := do()
 	switch {
 	case !logged && err != nil:
-		m.giveBack(ctx, op, work)
+		m.giveBack(ctx, bytes, work)
 	case !logged:
 		// This replica alone did the work, and refused the op.
-		m.giveBack(ctx, op, 0)
+		m.giveBack(ctx, bytes, 0)
 	case result.GetRepeated():
 		// The log has the bytes twice, but the cell did the work for the first try only. When that was
 		// done, this one cost no more than what a repeated op costs.
 		var reading int
 		m.cfg.Log.View(func(c *cell.Cell) { reading = c.Work(op) })
-		m.giveBack(ctx, nil, work-reading)
+		m.giveBack(ctx, 0, work-reading)
 	}
 	return result, err
 }
@@ -94,15 +95,15 @@ func (m *Master) refused(ctx context.Context, asked *borgpb.Op, r *borgpb.Refusa
 
 // chargeWork takes work from the budget of the caller's user at this replica. Programs of the
 // cell have no budget.
-func (m *Master) chargeWork(ctx context.Context, work int) error { return m.charge(ctx, nil, work) }
+func (m *Master) chargeWork(ctx context.Context, work int) error { return m.charge(ctx, 0, work) }
 
 // charge takes the work and the bytes of an op that is to go into the log from the budgets of the
-// caller's user; nil: there are no bytes.
-func (m *Master) charge(ctx context.Context, op *borgpb.Op, work int) error {
+// caller's user.
+func (m *Master) charge(ctx context.Context, bytes, work int) error {
 	if !admitted(ctx) {
 		return nil
 	}
-	a, user, bytes := m.admit, door.Caller(ctx).User(), proto.Size(op)
+	a, user := m.admit, door.Caller(ctx).User()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r := a.core.Work(a.nowNs(), user, work)
@@ -118,11 +119,11 @@ func (m *Master) charge(ctx context.Context, op *borgpb.Op, work int) error {
 }
 
 // giveBack returns to the budgets what charge took of them.
-func (m *Master) giveBack(ctx context.Context, op *borgpb.Op, work int) {
+func (m *Master) giveBack(ctx context.Context, bytes, work int) {
 	if !admitted(ctx) {
 		return
 	}
-	a, user, bytes := m.admit, door.Caller(ctx).User(), proto.Size(op)
+	a, user := m.admit, door.Caller(ctx).User()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.core.NotWorked(user, work)

@@ -89,11 +89,11 @@ func permute(app *ucli.App, args []string) ([]string, error) {
 // knows it, and returns how many of rest it used.
 func takeFlag(levels []*level, path, token string, rest []string) (used int, err error) {
 	name, value, hasValue := strings.Cut(strings.TrimLeft(token, "-"), "=")
+	if last := len(levels) - 1; last > 1 {
+		// The flags of a command are not those of the commands below it.
+		levels = []*level{levels[0], levels[last]}
+	}
 	for i := len(levels) - 1; i >= 0; i-- {
-		if i > 0 && i < len(levels)-1 {
-			// The flags of a command are not those of the commands below it.
-			continue
-		}
 		f := findFlag(levels[i].flags, name)
 		if f == nil && (i > 0 || (name != "version" && name != "v")) {
 			continue
@@ -113,10 +113,7 @@ func takeFlag(levels []*level, path, token string, rest []string) (used int, err
 	}
 	e := Errorf(Usage, "unknown flag %s for %q", token, path)
 	var known []string
-	for i, l := range levels {
-		if i > 0 && i < len(levels)-1 {
-			continue
-		}
+	for _, l := range levels {
 		for _, f := range l.flags {
 			known = append(known, f.Names()...)
 		}

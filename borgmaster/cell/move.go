@@ -110,7 +110,7 @@ func (x *Moves) Cut(leaving, laid int) {
 	x.leaving, x.laid = x.leaving[:leaving], x.laid[:laid]
 }
 
-// Claimed tells whether a copy that leaves is somebody's victim.
+// Claimed reports whether a copy that leaves is a victim of a placement.
 func (x *Moves) Claimed(p *Copy) bool { return slices.Contains(x.victims, p.ID()) }
 
 // Overlay writes into o what the plan means for one more placement. work is how many

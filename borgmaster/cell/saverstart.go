@@ -80,7 +80,7 @@ func (c *Cell) saverOf(a *Alloc) (JobKey, *Spec, *borgpb.Refusal) {
 }
 
 // checkSaverState refuses a saver whose spec is over the user's budget of bytes or the total of the
-// cell, whoever ended the alloc. The limits of savers bound their jobs and tasks.
+// cell, even if an admin's op ended the alloc. The limits of savers bound their jobs and tasks.
 func (c *Cell) checkSaverState(user string, spec *Spec) *borgpb.Refusal {
 	more, most := spec.bytesOf(), c.StateBudget(user, measureBytes)
 	if u := c.stateUse.byUser[user]; u != nil && u[measureBytes]+more > most {

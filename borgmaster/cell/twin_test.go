@@ -9,7 +9,7 @@ import (
 )
 
 // twins compares a cell with one that was loaded from its records, field by field: a count, an
-// index or a sum that the cell keeps up to date must be what Load derives anew.
+// index or a sum that the cell keeps up to date must equal what Load derives from the records.
 type twins struct {
 	// Pairs of pointers that were compared, or are being compared.
 	seen map[[2]uintptr]bool
@@ -117,12 +117,13 @@ func (t *twins) pointers(field string, a, b reflect.Value) {
 	t.values(field, a.Elem(), b.Elem())
 }
 
-// empty tells whether nothing is said by a pointer: what few copies have may be there and empty.
+// empty reports whether a pointer is nil or, to the rare fields of a copy, points to zero values. Both
+// mean the same.
 func empty(p reflect.Value) bool {
 	return p.IsNil() || p.Type() == reflect.TypeFor[*rareCopy]() && p.Elem().IsZero()
 }
 
-// isGone tells whether a machine, a job or an alloc set has left the cell.
+// isGone reports whether a machine, a job or an alloc set has left the cell.
 func isGone(p reflect.Value) bool {
 	e := p.Elem()
 	if e.Kind() != reflect.Struct {

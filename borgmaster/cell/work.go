@@ -17,7 +17,7 @@ const (
 
 // Work is what it takes to apply an op, beside what its bytes tell: one for each task or
 // alloc that the op makes, changes or ends, or on whose behalf it looks at a machine, one
-// for each job or alloc set that is charged anew, and ReadWork. A unit takes a replica one or
+// for each job or alloc set whose charge it recomputes, and ReadWork. A unit takes a replica one or
 // two microseconds. The spec is not decoded. A request that was done already is read, and no more.
 func (c *Cell) Work(op *borgpb.Op) int {
 	if c.requests.byID[op.GetRequestId()] != nil {
@@ -58,7 +58,7 @@ func (c *Cell) Work(op *borgpb.Op) int {
 			n += max(c.rowsOf(o.SetLabels), c.allocsOf(o.SetLabels))
 		}
 	case *borgpb.Op_SetQuotaPolicy:
-		// All jobs and alloc sets are charged anew. A cell of more must be able to do it too.
+		// It computes the charge of each job and alloc set. The bound lets a large cell do it, too.
 		if enforce := o.SetQuotaPolicy.Enforce; enforce != nil && *enforce != c.quotas.policy.enforce {
 			n += min(c.jobs.len()+len(c.setList), maxTasksPerJob)
 		}

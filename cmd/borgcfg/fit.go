@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	borgcell "borg/borgmaster/cell"
 	"borg/cfg"
 	"borg/proto/borgpb"
 )
@@ -19,7 +20,7 @@ const nameAttribute = "machine"
 func tooLarge(t *borgpb.TaskSpec, what string, machines []*borgpb.Machine) string {
 	need := t.GetResources()
 	var best borgpb.Resources
-	most := map[string]int64{}
+	devices, most := borgcell.FromProto(need).Devices, map[string]int64{}
 	matching := 0
 	for _, m := range machines {
 		if !matches(t.GetConstraints(), m) {
@@ -27,15 +28,16 @@ func tooLarge(t *borgpb.TaskSpec, what string, machines []*borgpb.Machine) strin
 		}
 		matching++
 		c := m.GetSpec().GetCapacity()
+		has := devicesOf(c)
 		if need.GetCpuMilli() <= c.GetCpuMilli() && need.GetMemBytes() <= c.GetMemBytes() && need.GetDiskBytes() <= c.GetDiskBytes() &&
-			len(t.GetPorts()) <= portsOf(m) && deviceShort(need, c) == "" {
+			len(t.GetPorts()) <= portsOf(m) && deviceShort(devices, has) == nil {
 			return ""
 		}
 		best.CpuMilli = max(best.CpuMilli, c.GetCpuMilli())
 		best.MemBytes = max(best.MemBytes, c.GetMemBytes())
 		best.DiskBytes = max(best.DiskBytes, c.GetDiskBytes())
 		best.Ports = max(best.Ports, int64(portsOf(m)))
-		for name, milli := range devicesOf(c) {
+		for name, milli := range has {
 			most[name] = max(most[name], milli)
 		}
 	}
@@ -53,8 +55,8 @@ func tooLarge(t *borgpb.TaskSpec, what string, machines []*borgpb.Machine) strin
 	case int64(len(t.GetPorts())) > best.Ports:
 		return fmt.Sprintf("%s asks for %s, and no machine has more than %d", what, plural(len(t.GetPorts()), "port"), best.Ports)
 	}
-	if name := deviceShort(need, &borgpb.Resources{DeviceMilli: most}); name != "" {
-		return fmt.Sprintf("%s asks for %s %s, and no machine has more than %s", what, cpuText(devicesOf(need)[name]), name, cpuText(most[name]))
+	if d := deviceShort(devices, most); d != nil {
+		return fmt.Sprintf("%s asks for %s %s, and no machine has more than %s", what, cpuText(d.Milli), d.Name, cpuText(most[d.Name]))
 	}
 	return "none has enough of everything that it asks for"
 }
@@ -69,27 +71,21 @@ func portsOf(m *borgpb.Machine) int {
 
 // devicesOf returns devices by name, in thousandths of one.
 func devicesOf(r *borgpb.Resources) map[string]int64 {
-	all := maps.Clone(r.GetDeviceMilli())
-	if all == nil {
-		all = map[string]int64{}
-	}
-	for name, n := range r.GetDevices() {
-		all[name] += n * 1000
+	all := map[string]int64{}
+	for _, d := range borgcell.FromProto(r).Devices {
+		all[d.Name] += d.Milli
 	}
 	return all
 }
 
-// deviceShort returns the first device of which need asks for more than there is; empty
-// if none.
-func deviceShort(need, have *borgpb.Resources) string {
-	has := devicesOf(have)
-	wants := devicesOf(need)
-	for _, name := range slices.Sorted(maps.Keys(wants)) {
-		if wants[name] > has[name] {
-			return name
+// deviceShort returns the first device of which more is wanted than there is; nil if there is none.
+func deviceShort(wants []borgcell.Device, has map[string]int64) *borgcell.Device {
+	for i, d := range wants {
+		if d.Milli > has[d.Name] {
+			return &wants[i]
 		}
 	}
-	return ""
+	return nil
 }
 
 func matches(constraints []*borgpb.Constraint, m *borgpb.Machine) bool {

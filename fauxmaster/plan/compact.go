@@ -126,7 +126,7 @@ func NewCompaction(c *cell.Cell, cfg scheduler.Config, of Of) (*Compaction, erro
 // isDaemonJob reports whether the tasks of a job go with the machines.
 func isDaemonJob(j *cell.Job) bool { return j.Kind() == borgpb.JobKind_JOB_KIND_DAEMON }
 
-// binds tells whether a job has hard constraints of any kind.
+// binds reports whether a job has hard constraints of any kind.
 func binds(j *cell.Job) bool {
 	s := j.Spec()
 	if s.GetMaxPerMachine()+s.GetMaxPerRack()+s.GetMaxPerPower() > 0 || len(s.GetMaxPer()) > 0 {
@@ -221,7 +221,7 @@ func (k *Compaction) clone(made *clones) error {
 	}
 }
 
-// fits tells whether all was placed but for those that may be left, picky ones last.
+// fits reports whether all tasks were placed except those that may be left, of which picky ones count last.
 func (k *Compaction) fits(p scheduler.Packed) bool {
 	left := min(k.pending, p.Pending)
 	picky := max(left-(p.Pending-p.Picky), 0)

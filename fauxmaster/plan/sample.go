@@ -69,7 +69,7 @@ type sampling struct {
 	chosen map[string]bool
 	from   *trace.Cell
 	// of is the copy that a task of the sample was, and daemonOn that of a daemon's task,
-	// whose number the sample gives anew.
+	// which has another number in the sample.
 	of       map[sampledTask]*cell.Copy
 	daemonOn map[sampledDaemon]*cell.Copy
 	// sets are the jobs that were alloc sets.

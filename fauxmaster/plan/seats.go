@@ -14,7 +14,7 @@ func seated(j *cell.Job, index uint32) bool {
 // unseated counts the pending tasks of a daemon job whose machine takes no tasks: they wait for
 // that machine and need no other place.
 func unseated(j *cell.Job) (n uint32) {
-	if j.Kind() != borgpb.JobKind_JOB_KIND_DAEMON {
+	if !isDaemonJob(j) {
 		return 0
 	}
 	for i, t := range j.Tasks() {

@@ -233,7 +233,7 @@ func (e *Effect) compare(was map[taskKey]place, after *cell.Cell, lost *losses) 
 			before, known := was[k]
 			fate := fateOf(before, is)
 			switch {
-			case known && (fate == Displaced || fate == Lost) && j.Kind() == borgpb.JobKind_JOB_KIND_DAEMON && !seated(j, i):
+			case known && (fate == Displaced || fate == Lost) && isDaemonJob(j) && !seated(j, i):
 				fate = Ended
 				// Its last loss is that of the machine.
 				e.Evictions--
@@ -283,7 +283,7 @@ func losers(before []ran, after *cell.Cell) (jobs []JobChange) {
 		if o := after.JobByUID(b.uid); o != nil {
 			var pending uint32
 			pending, n, _ = o.Counts()
-			if o.Kind() == borgpb.JobKind_JOB_KIND_DAEMON && pending == unseated(o) {
+			if isDaemonJob(o) && pending == unseated(o) {
 				continue
 			}
 		}

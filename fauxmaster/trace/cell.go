@@ -79,6 +79,15 @@ type Job struct {
 	Ports [][]uint32
 }
 
+// MachineSpec returns the spec of a machine of which a source tells only what it has. It offers the
+// ports to tasks that a borglet offers by default.
+func MachineSpec(capacity *borgpb.Resources) *borgpb.MachineSpec {
+	return &borgpb.MachineSpec{
+		Addr: "127.0.0.1:7101", Capacity: capacity, PortFirst: borgpb.TaskPortFirst, PortLast: borgpb.TaskPortLast,
+		Attributes: make(map[string]string),
+	}
+}
+
 // enter puts the last task into an alloc; into one that nobody names it cannot go, so
 // that it waits.
 func (j *Job) enter(alloc string) {

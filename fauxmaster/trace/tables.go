@@ -97,10 +97,7 @@ func (t *Tables) ReadMachines(file string, in io.Reader) error {
 		return r.err
 	}
 	for t.lenient(r).next() {
-		m := Machine{Spec: &borgpb.MachineSpec{
-			Addr: "127.0.0.1:7101", PortFirst: borgpb.TaskPortFirst, PortLast: borgpb.TaskPortLast, Attributes: make(map[string]string),
-		}}
-		m.Spec.Capacity = &borgpb.Resources{CpuMilli: r.amount(cpu, 1000, false), MemBytes: r.amount(mem, 1, false)}
+		m := Machine{Spec: MachineSpec(&borgpb.Resources{CpuMilli: r.amount(cpu, 1000, false), MemBytes: r.amount(mem, 1, false)})}
 		if disk >= 0 {
 			m.Spec.Capacity.DiskBytes = r.amount(disk, 1, false)
 		}

@@ -20,7 +20,7 @@ type visitors struct {
 	hall  *Hall
 	turns *Turns
 	until time.Time
-	// How long the first turn of a crowded guest computes, which a server may make shorter.
+	// How long a crowded guest computes in its first turn. A server may make that shorter.
 	crowdHello time.Duration
 	at         sync.WaitGroup
 }
