@@ -121,6 +121,7 @@ type promises struct {
 func newPromises(t *testing.T) *promises {
 	t.Helper()
 	p := &promises{Cell: chaosCell(t, 1, 1), here: t.TempDir(), who: map[shown.Role]string{}}
+	p.hasLatestFormat(t)
 	for as, is := range map[shown.Role]struct {
 		role identity.Role
 		id   string
