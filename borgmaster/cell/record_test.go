@@ -62,7 +62,7 @@ var derivedFields = map[string][]string{
 	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts
 	"Job": {"specs", "waiting", "pending", "running", "dead", "finished", "started", "backoff", "stopping", "update", "domains",
 		"settled", "touched", "diesAfter", "lastEdge", "changedAt", "gone", "leaveDueNs", "updateDueNs", "charged", "chargedKept", "daemon", "cron", "ended", "own"},
-	"Volume":      {"of", "name", "machine", "gone", "dueNs", "yields", "kept"},
+	"Volume":      {"of", "name", "machine", "gone", "dueNs", "yields", "kept", "charged"},
 	"Spec":        {"uses", "gone"},
 	"Task":        {"job", "past", "cur.stop"},
 	"Copy":        {"next", "stopCharged"},

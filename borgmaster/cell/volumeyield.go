@@ -25,12 +25,17 @@ func (v *Volume) held() byView {
 	return inBoth(v.res())
 }
 
+// low reports whether what the volume belongs to is known to be below production.
+func (v *Volume) low() bool {
+	return v.band != borgpb.Band_BAND_UNSPECIFIED && v.band < borgpb.Band_BAND_PRODUCTION
+}
+
 // Yields reports whether production may take the volume's disk and has not yet done so.
 func (v *Volume) Yields() bool { return v.yields && !v.givenUp }
 
 // mayYield computes whether production may take the disk of a volume.
 func (c *Cell) mayYield(v *Volume) bool {
-	return c.format >= FormatVolumesYield && v.low && !v.Used() && !c.ownerLives(v.of.Job)
+	return c.format >= FormatVolumesYield && v.low() && !v.Used() && !c.ownerLives(v.of.Job)
 }
 
 // ownerLives reports whether a live job or alloc set has that name.
@@ -118,18 +123,21 @@ func (c *Cell) deriveYield(v *Volume) bool {
 	return v.yields
 }
 
-// ownerEnds is called when a job or alloc set of a priority has ended.
+// ownerEnds is called when a job or alloc set of a priority has ended. It never raises the band
+// of a volume: the quota of a higher one admitted only what was placed in it.
 func (c *Cell) ownerEnds(key JobKey, priority int32) {
 	if c.format < FormatVolumesYield {
 		return
 	}
+	band := BandOf(priority)
 	for v := range c.volumesOfOwner(key) {
-		if low := !isProd(priority); low != v.low {
-			v.low = low
+		if band < v.band || v.band == borgpb.Band_BAND_UNSPECIFIED && !isProd(priority) {
+			c.setCharged(v, band, 0)
 			c.dirty(v)
 		}
 		c.reviewYield(v)
 	}
+	c.chargeVolumesOf(key)
 }
 
 // ownerBegins is called for a new job or alloc set. An earlier one of the same name may have
