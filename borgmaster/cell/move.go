@@ -253,8 +253,8 @@ func (c *Cell) checkLaid(x *Moves, p Placement) (func(), *borgpb.Refusal) {
 			there++
 		}
 	}
-	if there >= maxCopiesOnMachine {
-		return nil, about(p.name(), limit("", "%s holds %d copies", p.Machine.name, there))
+	if r := c.checkCopies(p.Machine, p.asker().by.Priority, there); r != nil {
+		return nil, about(p.name(), r)
 	}
 	for _, id := range p.Victims {
 		if !slices.ContainsFunc(x.leaving, func(q *Copy) bool { return q.ID() == id }) {

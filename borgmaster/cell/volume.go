@@ -172,6 +172,9 @@ func (c *Cell) removeVolume(v *Volume) {
 	at, _ := slices.BinarySearchFunc(v.machine.volumes, v.orderKey(), compareVolume)
 	v.machine.volumes = slices.Delete(v.machine.volumes, at, at+1)
 	v.machine.room.sub(v.held())
+	if v.yields {
+		v.machine.yielding--
+	}
 	c.stateUse.countOne(v.of.Job.User, measureVolumes, -1)
 	c.stateUse.countOne(v.of.Job.User, measureKeptDisk, -v.kept)
 	v.gone, v.kept = true, 0

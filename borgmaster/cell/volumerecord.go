@@ -116,6 +116,15 @@ func (c *Cell) checkVolumes() error {
 	n := 0
 	for _, m := range c.machineList {
 		n += len(m.volumes)
+		yielding := 0
+		for _, v := range m.volumes {
+			if v.yields {
+				yielding++
+			}
+		}
+		if yielding != m.yielding {
+			return fmt.Errorf("%d volumes of %s yield, counted as %d", yielding, m.name, m.yielding)
+		}
 		for _, p := range m.copies {
 			if err := c.checkUses(p); err != nil {
 				return err
