@@ -20,6 +20,8 @@ import (
 const (
 	maxStreamsOfUser = 64
 	maxStreams       = 1_000
+	// Users for whom a replica sets a secret at a time.
+	maxSealing = 1_000
 )
 
 // admitter is the shell of the admission core: it gives it the time, and wakes those
@@ -34,6 +36,8 @@ type admitter struct {
 	turns *line
 	// Of reads that hold much meanwhile, by kind. Guarded by mu.
 	long [longKinds]*line
+	// Secrets that are being set, one of a user at a time. Guarded by mu.
+	sealing *line
 	// Fires at firesNs, when somebody will have waited too long or may have a turn; guarded
 	// by mu.
 	timer   *time.Timer
@@ -44,7 +48,7 @@ func newAdmitter(cfg admission.Config, nowNs func() int64) *admitter {
 	// Half of the processors are left to what others wait for.
 	atOnce := max(runtime.GOMAXPROCS(0)/2, 1)
 	cfg.ReadPlaces = int64(atOnce)
-	a := &admitter{nowNs: nowNs, core: admission.New[chan error](cfg), turns: newLine(cfg.Replica, atOnce, atOnce)}
+	a := &admitter{nowNs: nowNs, core: admission.New[chan error](cfg), turns: newLine(cfg.Replica, atOnce, atOnce), sealing: newLine(cfg.Replica, maxSealing, 1)}
 	for i := range a.long {
 		a.long[i] = newLine(cfg.Replica, maxLongReads, maxLongReadsOfUser)
 	}

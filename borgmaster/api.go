@@ -87,18 +87,18 @@ func admitted(ctx context.Context) bool {
 	return role == identity.User || role == identity.Task
 }
 
-// place proposes a user's op, once it has its place in the log.
-func (m *Master) place(ctx context.Context, op *borgpb.Op) (*borgpb.Result, error) {
-	if !admitted(ctx) {
-		return m.cfg.Log.Propose(ctx, op)
+// place proposes a user's op, once it has its place in the log. It reports whether the op may be
+// in the log.
+func (m *Master) place(ctx context.Context, op *borgpb.Op) (result *borgpb.Result, logged bool, err error) {
+	leave := func(bool) {}
+	if admitted(ctx) {
+		if leave, err = m.admit.place(ctx, door.Caller(ctx).User(), cell.Cost(op)); err != nil {
+			return nil, false, err
+		}
 	}
-	leave, err := m.admit.place(ctx, door.Caller(ctx).User(), cell.Cost(op))
-	if err != nil {
-		return nil, err
-	}
-	result, err := m.cfg.Log.Propose(ctx, op)
+	result, err = m.cfg.Log.Propose(ctx, op)
 	leave(err == nil)
-	return result, err
+	return result, !errors.Is(err, ErrNotElected) && !errors.Is(err, ErrOverloaded), err
 }
 
 // malformed says what of an op can be refused without a look at the cell; nil:

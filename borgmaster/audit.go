@@ -89,19 +89,19 @@ func (a *auditAPI) Audit(req *borgrpc.AuditRequest, stream borgrpc.AuditService_
 		return err
 	}
 	kind := ofAudits
-	if req.GetLocal() {
+	if req.GetLocal() || isForwarded(ctx) {
 		kind = ofLocalAudits
 	}
-	leave, err := m.longRead(ctx, kind)
+	read, err := m.longRead(ctx, kind)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer read.leave()
 	w := m.walks(ctx)
 	defer w.rest()
 	caller := door.Caller(ctx)
 	filter := auditFilter{AuditRequest: req, caller: caller.ID, all: m.isAdmin(caller)}
-	out := &auditSender{walk: w, stream: stream, ops: req.GetOps()}
+	out := &auditSender{walk: w, read: read, stream: stream, ops: req.GetOps()}
 	if req.GetLocal() {
 		for _, r := range m.ownLocal(w, filter) {
 			if err := out.add(r); err != nil {
@@ -113,8 +113,13 @@ func (a *auditAPI) Audit(req *borgrpc.AuditRequest, stream borgrpc.AuditService_
 	if err := m.readIndex(ctx); err != nil {
 		out.silent = append(out.silent, &borgrpc.SilentReplica{Replica: m.cfg.Replica, Why: "what was done last may be missing: " + door.Reason(err)})
 	}
-	dropped, local := m.allLocal(w, req, filter, out)
-	for _, d := range slices.Concat(filter.those(m.cfg.Audit.Log.Dropped()), dropped) {
+	// Another replica asks for what this one has of the log.
+	var dropped, local []*borgpb.AuditRecord
+	if !isForwarded(ctx) {
+		dropped, local = m.allLocal(w, req, filter, out)
+		dropped = slices.Concat(filter.those(m.cfg.Audit.Log.Dropped()), dropped)
+	}
+	for _, d := range dropped {
 		if err := out.add(d); err != nil {
 			return err
 		}
@@ -122,14 +127,16 @@ func (a *auditAPI) Audit(req *borgrpc.AuditRequest, stream borgrpc.AuditService_
 	if req.GetLast() > 0 {
 		out.last = int(req.GetLast())
 	}
-	// What is local goes where its time is among what is of the log.
-	err = m.cfg.Audit.Log.Each(func(r *borgpb.AuditRecord) error {
-		if err := w.step(); err != nil {
-			return err
-		}
-		if !filter.match(r) {
-			return nil
-		}
+	err = m.tellAudit(filter, out, local)
+	if err == nil {
+		err = out.flush()
+	}
+	return m.grpcError(err)
+}
+
+// tellAudit tells what is of the log, and what is local where its time is among that.
+func (m *Master) tellAudit(filter auditFilter, out *auditSender, local []*borgpb.AuditRecord) error {
+	add := func(r *borgpb.AuditRecord) error {
 		for len(local) > 0 && local[0].WallNs < r.WallNs {
 			if err := out.add(local[0]); err != nil {
 				return err
@@ -137,14 +144,24 @@ func (a *auditAPI) Audit(req *borgrpc.AuditRequest, stream borgrpc.AuditService_
 			local = local[1:]
 		}
 		return out.add(r)
+	}
+	others := &auditFiller{m: m, walk: out.walk, filter: filter, tell: add}
+	err := m.cfg.Audit.Log.Each(func(r *borgpb.AuditRecord) error {
+		if err := out.walk.step(); err != nil {
+			return err
+		}
+		switch {
+		case !isForwarded(out.walk.ctx) && others.fills(r):
+			return others.fill(r)
+		case !filter.match(r):
+			return nil
+		}
+		return add(r)
 	})
 	for ; err == nil && len(local) > 0; local = local[1:] {
 		err = out.add(local[0])
 	}
-	if err == nil {
-		err = out.flush()
-	}
-	return m.grpcError(err)
+	return err
 }
 
 // ownLocal is what this replica alone knows of: first what it dropped of that.
@@ -213,10 +230,12 @@ func (m *Master) localOf(ctx context.Context, replica uint64, req *borgrpc.Audit
 	var records []*borgpb.AuditRecord
 	for {
 		resp, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
+		switch {
+		case errors.Is(err, io.EOF):
 			return records, nil
-		}
-		if err != nil {
+		case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+			return records, lateAnswer(auditTimeout)
+		case err != nil:
 			return records, err
 		}
 		records = append(records, resp.GetRecords()...)
@@ -305,6 +324,7 @@ func concerns(r *borgpb.AuditRecord, object string) bool {
 type auditSender struct {
 	// Rests while a message is sent.
 	walk   *walk
+	read   *longRead
 	stream borgrpc.AuditService_AuditServer
 	// With the ops.
 	ops bool
@@ -353,7 +373,7 @@ func (s *auditSender) flush() error {
 
 func (s *auditSender) message() error {
 	s.walk.rest()
-	err := s.stream.Send(&borgrpc.AuditResponse{Records: s.next, Silent: s.silent})
+	err := s.read.sent(func() error { return s.stream.Send(&borgrpc.AuditResponse{Records: s.next, Silent: s.silent}) })
 	s.next, s.silent, s.bytes, s.sent = nil, nil, 0, true
 	return err
 }

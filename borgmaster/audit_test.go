@@ -132,3 +132,49 @@ func TestAuditNamesSilentReplicas(t *testing.T) {
 		t.Errorf("with replica 3 dead: %s and silent are %v", lines(records), silent)
 	}
 }
+
+// TestOthersFillTheAudit: a replica that was given a checkpoint tells what others have of that
+// part of the log, and says of whom it asked in vain.
+func TestOthersFillTheAudit(t *testing.T) {
+	tc := newCell(t, 3, func(replica int, c *borgmaster.Config) {
+		trail, err := audit.Open(audit.Config{Dir: t.TempDir(), Replica: uint64(replica)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { trail.Close() })
+		switch replica {
+		case 1:
+			trail.Log.Restored(1000)
+		case 2:
+			trail.Log.Restored(3)
+		}
+		c.Audit = trail
+	})
+	tc.hasUsers()
+	for _, name := range []string{"a", "b", "c", "d"} {
+		tc.must(tc.client(1, "alice"), submit(t, "alice", name, 1))
+	}
+	all := "alice submit-job alice/a\nalice submit-job alice/b\nalice submit-job alice/c\nalice submit-job alice/d\n"
+	asked := &borgrpc.AuditRequest{Verb: "submit"}
+	for replica := 1; replica <= 3; replica++ {
+		if records, silent := tc.audit(replica, "alice", asked); lines(records) != all || len(silent) != 0 {
+			t.Errorf("replica %d tells (silent: %v)\n%swant\n%s", replica, silent, lines(records), all)
+		}
+	}
+	if records, _ := tc.audit(1, "alice", &borgrpc.AuditRequest{Verb: "submit", UntilWallNs: 1}); len(records) != 0 {
+		t.Errorf("before all of them there are %v", records)
+	}
+	if records, _ := tc.audit(1, "alice", &borgrpc.AuditRequest{Verb: "submit", Last: 2}); lines(records) != "alice submit-job alice/c\nalice submit-job alice/d\n" {
+		t.Errorf("the last two are\n%s", lines(records))
+	}
+	// Now nobody who has the first entries answers.
+	tc.stop[2]()
+	records, _ := tc.audit(1, "alice", asked)
+	h := records[0].GetHole()
+	if h.GetFrom() != 2 || h.GetTo() != 3 || !strings.Contains(h.GetWhy(), "replica 2: this replica was given a checkpoint") || !strings.Contains(h.GetWhy(), "replica 3: ") {
+		t.Errorf("without replica 3 the hole is %v", records[0])
+	}
+	if got := lines(records[1:]); got == "" || !strings.HasSuffix(all, got) {
+		t.Errorf("without replica 3 what is told is\n%s", got)
+	}
+}

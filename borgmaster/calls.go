@@ -103,7 +103,8 @@ var calls = map[string]callKind{
 	"/borgrpc.ReplicaService/Report": ofPrograms,
 	"/borgrpc.ReplicaService/Probe":  ofPrograms,
 
-	"/borgrpc.RestoreService/GetRestore":   looksAtOne,
+	// All machines and jobs of a restored cell are counted.
+	"/borgrpc.RestoreService/GetRestore":   looksAtPage,
 	"/borgrpc.RestoreService/ListUnknown":  goesOn,
 	"/borgrpc.RestoreService/AdoptUnknown": isRare,
 	"/borgrpc.RestoreService/StopUnknown":  isRare,

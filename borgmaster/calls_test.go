@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
+
+	"borg/borgmaster/admission"
 )
 
 // registrar keeps which services are registered.
@@ -36,5 +38,15 @@ func TestCallsAreComplete(t *testing.T) {
 	}
 	for method := range left {
 		t.Errorf("%s: there is no such call", method)
+	}
+}
+
+// TestReadsOfAllObjectsCost: a call that looks at all machines or jobs costs its user as much as
+// a list, and so has a turn.
+func TestReadsOfAllObjectsCost(t *testing.T) {
+	for _, method := range []string{"RestoreService/GetRestore", "MasterService/GetLabelPolicy", "MasterService/ListMachines", "MasterService/Examine"} {
+		if got := calls["/borgrpc."+method].cost(); got != admission.ListCost {
+			t.Errorf("%s costs %d, want %d", method, got, admission.ListCost)
+		}
 	}
 }

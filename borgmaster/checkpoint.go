@@ -61,6 +61,9 @@ func (m *Master) sendCheckpoint(req *borgrpc.SaveCheckpointRequest, past bool, s
 		}
 		return m.cfg.Checkpoints.Checkpoint(stream.Context(), w)
 	}
+	if end := m.logEnd(); req.GetIndex() > end {
+		return 0, status.Errorf(codes.NotFound, "the log of replica %d ends at index %d", m.cfg.Replica, end)
+	}
 	f, index, bytes, err := m.cfg.Past.OpenKept(req.GetIndex(), req.GetWallTimeNs())
 	if err != nil {
 		return 0, err
@@ -71,6 +74,20 @@ func (m *Master) sendCheckpoint(req *borgrpc.SaveCheckpointRequest, past bool, s
 	}
 	_, err = io.Copy(w, f)
 	return index, err
+}
+
+// logEnd returns the last index of which this replica knows, now or in an epoch before.
+func (m *Master) logEnd() uint64 {
+	end := m.cfg.Log.State().Commit
+	if kept, err := m.cfg.Past.Kept(); err == nil {
+		for _, l := range kept.GetLogs() {
+			end = max(end, l.LastIndex)
+		}
+		for _, k := range kept.GetCheckpoints() {
+			end = max(end, k.Index)
+		}
+	}
+	return end
 }
 
 // aboutBytes guesses the size of a checkpoint of now: that of the last one.

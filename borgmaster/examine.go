@@ -19,8 +19,8 @@ import (
 const (
 	// nearEdgePercent is how much of a budget or quota is used when that is told.
 	nearEdgePercent = 90
-	// lateShardNs is by how much polls begin late when that is told: a machine at rest
-	// is polled every two seconds.
+	// lateShard is how late polls begin when that is told: a machine at rest is polled every
+	// two seconds.
 	lateShard = time.Second
 	// lateIntervalPercent is how long the interval between polls is, of what it should be,
 	// when that is told.

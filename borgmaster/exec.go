@@ -46,7 +46,10 @@ func (a *execAPI) Exec(stream borgrpc.ExecService_ExecServer) error {
 		return err
 	}
 	at, err := a.m.mayExec(caller, req)
-	if err != nil {
+	switch {
+	case at.idle && status.Code(err) == codes.FailedPrecondition:
+		return a.m.doesNotRun(ctx, at)
+	case err != nil:
 		return err
 	}
 	agent, hangUp, err := a.m.dialBorglet(at.machine, at.addr)
@@ -82,15 +85,26 @@ func (a *execAPI) Exec(stream borgrpc.ExecService_ExecServer) error {
 			return err
 		}
 	}
+	return a.m.execError(stream.Context(), ctx, at, req.GetAttempt(), begun, err)
+}
+
+// execError says how a program's stream ended. call is the caller's context; ctx ends with it,
+// or when this replica stops.
+func (m *Master) execError(call, ctx context.Context, at copyPlace, attempt uint64, begun bool, err error) error {
 	switch {
 	case errors.Is(err, io.EOF):
 		return nil
-	case stream.Context().Err() == nil && ctx.Err() != nil:
-		return status.Errorf(codes.Aborted, "replica %d, through which the program was run, stops; the program was ended, task %s goes on", a.m.cfg.Replica, at.task)
+	case call.Err() == nil && ctx.Err() != nil:
+		return status.Errorf(codes.Aborted, "replica %d, through which the program was run, stops; the program was ended, task %s goes on", m.cfg.Replica, at.task)
 	case status.Code(err) == codes.Unavailable && begun:
 		return status.Errorf(codes.Aborted, "the connection to machine %s broke; its borglet ends the program, and task %s goes on: %s", at.machine, at.task, door.Reason(err))
 	case status.Code(err) == codes.Unavailable:
 		return status.Errorf(codes.FailedPrecondition, "machine %s at %s, on which task %s runs, does not answer: %s", at.machine, at.addr, at.task, door.Reason(err))
+	case status.Code(err) == codes.FailedPrecondition && !begun && attempt != 0:
+		return status.Errorf(codes.FailedPrecondition, "attempt %d of task %s has no process on machine %s; next: borgcfg tasks --attempts %s", attempt, at.task, at.machine, at.task.Job)
+	case status.Code(err) == codes.FailedPrecondition && !begun:
+		// The borglet names the copy by the uid of its job.
+		return m.doesNotRun(ctx, at)
 	case status.Code(err) == codes.ResourceExhausted, status.Code(err) == codes.Unimplemented:
 		// Another replica would hear the same.
 		return status.Error(codes.FailedPrecondition, door.Reason(err))
@@ -114,6 +128,9 @@ func passInput(from borgrpc.ExecService_ExecServer, to borgrpc.BorgletService_Ex
 	}
 }
 
+// errNoExec refuses an exec into a task of a simulated cell.
+var errNoExec = status.Error(codes.FailedPrecondition, "the cell is simulated: its tasks have no processes beside which a program could run")
+
 // mayExec finds the copy of a task that runs, and says whether somebody may go into
 // it: into what is his own, and admins into everything. Both are in the audit.
 func (m *Master) mayExec(caller identity.Name, req *borgrpc.ExecRequest) (place copyPlace, err error) {
@@ -123,6 +140,9 @@ func (m *Master) mayExec(caller identity.Name, req *borgrpc.ExecRequest) (place 
 	if key.User != caller.ID && !m.isAdmin(caller) {
 		// Whether it is there is nobody else's to learn.
 		err = status.Errorf(codes.PermissionDenied, "it belongs to user %q and you are %q; to go into what is another's, %s", key.User, caller.ID, m.needsAdmin(caller))
+	}
+	if err == nil && m.cfg.Simulated != nil {
+		err = errNoExec
 	}
 	if m.cfg.Audit != nil {
 		record := &borgpb.AuditRecord{Verb: "exec", Object: place.task.String(), Command: execTold(req.GetProgram().GetArgs())}
@@ -158,6 +178,7 @@ func runningCopy(c *cell.Cell, place *copyPlace, attempt uint64) error {
 	}
 	switch {
 	case p == nil && attempt == 0:
+		place.idle = true
 		return status.Errorf(codes.FailedPrecondition, "task %s does not run: it is %s", place.task, stateWord(t.State()))
 	case p == nil:
 		return status.Errorf(codes.NotFound, "attempt %d of task %s is not known; see the attempts that are with tasks --attempts", attempt, place.task)
@@ -175,6 +196,46 @@ func runningCopy(c *cell.Cell, place *copyPlace, attempt uint64) error {
 		return status.Errorf(codes.FailedPrecondition, "machine %s, on which task %s was, cannot be reached", place.machine, place.task)
 	}
 	return nil
+}
+
+// doesNotRun is the refusal to run a program in a task that has no process: how the task is,
+// why, and what to type next.
+func (m *Master) doesNotRun(ctx context.Context, at copyPlace) error {
+	key := at.task.Job
+	var st *borgpb.TaskStatus
+	m.cfg.Log.View(func(c *cell.Cell) {
+		if j := c.Job(key); j != nil {
+			st = c.TaskProto(j, at.task.Index, false).GetStatus()
+		}
+	})
+	how, why, next := "gone", "", "borgcfg tasks "+key.String()
+	switch st.GetState() {
+	case borgpb.State_STATE_PENDING:
+		how, next = "pending", "borgcfg why "+at.task.String()
+		resp, err := (&masterAPI{m: m}).Why(ctx, &borgrpc.WhyRequest{User: key.User, Name: key.Name, Index: at.task.Index})
+		if why = resp.GetSummary(); err != nil {
+			why = "the elected master does not say why: " + door.Reason(err)
+		}
+	case borgpb.State_STATE_DEAD:
+		how, why, next = "dead", st.GetReason(), "borgcfg logs "+at.task.String()
+		switch exit := st.GetLastExit(); {
+		case why != "" || exit == nil || exit.Unknown:
+		case exit.Signal != 0:
+			why = fmt.Sprintf("its last process ended by signal %d", exit.Signal)
+		default:
+			why = fmt.Sprintf("its last process ended with exit code %d", exit.Code)
+		}
+	case borgpb.State_STATE_RUNNING:
+		how = strings.ToLower(strings.TrimPrefix(st.GetAttemptState().String(), "ATTEMPT_STATE_")) + " on machine " + st.GetMachine()
+		why, next = st.GetReason(), "borgcfg logs "+at.task.String()
+		if st.GetAttemptState() == borgpb.AttemptState_ATTEMPT_STATE_RUNNING {
+			how, why = "between two processes on machine "+st.GetMachine(), ""
+		}
+	}
+	if why != "" {
+		how += ": " + why
+	}
+	return status.Errorf(codes.FailedPrecondition, "task %s does not run: it is %s; next: %s", at.task, how, next)
 }
 
 func stateWord(s borgpb.State) string {

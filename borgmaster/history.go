@@ -56,14 +56,15 @@ func (a *historyAPI) History(req *borgrpc.HistoryRequest, stream borgrpc.History
 	if req.GetLocal() {
 		kind = ofLocalHistories
 	}
-	leave, err := m.longRead(ctx, kind)
+	read, err := m.longRead(ctx, kind)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer read.leave()
+	send := func(resp *borgrpc.HistoryResponse) error { return read.sent(func() error { return stream.Send(resp) }) }
 	caller := door.Caller(ctx)
 	t := &teller{
-		m: m, filter: historyFilter{req, caller.ID, m.isAdmin(caller)}, out: &historySender{send: stream.Send, next: new(borgrpc.HistoryResponse)},
+		m: m, filter: historyFilter{req, caller.ID, m.isAdmin(caller)}, out: &historySender{send: send, next: new(borgrpc.HistoryResponse)},
 		sinceNs: req.GetSinceWallNs(),
 	}
 	if req.GetFacts() && t.sinceNs > 0 {
@@ -240,7 +241,7 @@ func (m *Master) historyOf(ctx context.Context, replica uint64, req *borgrpc.His
 	}
 	ctx, cancel := context.WithCancelCause(door.Behalf(metadata.AppendToOutgoingContext(ctx, forwardedKey, "1"), door.Caller(ctx), door.Issued(ctx)))
 	defer cancel(nil)
-	slow := time.AfterFunc(historyTimeout, func() { cancel(fmt.Errorf("no answer within %s", historyTimeout)) })
+	slow := time.AfterFunc(historyTimeout, func() { cancel(lateAnswer(historyTimeout)) })
 	defer slow.Stop()
 	stream, err := borgrpc.NewHistoryServiceClient(conn).History(ctx, req, grpc.WaitForReady(false))
 	for err == nil {

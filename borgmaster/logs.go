@@ -142,6 +142,8 @@ type copyPlace struct {
 	task          cell.TaskID
 	copy          *borgrpc.CopyID
 	machine, addr string
+	// The task has no copy that runs.
+	idle bool
 }
 
 func (m *Master) findCopy(ctx context.Context, req *borgrpc.LogsRequest) (place copyPlace, err error) {

@@ -158,8 +158,6 @@ type Master struct {
 	saving chan struct{}
 	// Held while the authority is replaced by a later one.
 	authorityMu sync.Mutex
-	// Held while a secret is set.
-	sealing sync.Mutex
 	// Holds a token while the cell key is rotated.
 	rotating chan struct{}
 	// The last rotation and its answer. Only whoever has the token looks.

@@ -44,6 +44,9 @@ func (a *memberAPI) ListMembers(ctx context.Context, req *borgrpc.ListMembersReq
 		})
 }
 
+// heardLately is how long ago a replica was heard that may still answer at once.
+const heardLately = 2 * time.Second
+
 func (m *Master) listMembers() *borgrpc.ListMembersResponse {
 	state := m.cfg.Log.State()
 	learners := m.cfg.Members.Learners()
@@ -64,6 +67,10 @@ func (m *Master) listMembers() *borgrpc.ListMembersResponse {
 		}
 		if i := slices.IndexFunc(peers, func(p Peer) bool { return p.ID == member.Id }); i >= 0 {
 			status.HeardNs, status.Behind, status.Current = int64(peers[i].Heard), peers[i].Behind, peers[i].Current
+			if p := peers[i]; p.Following && p.Match == 0 && p.Heard > heardLately {
+				// It has acknowledged no entry of this term: how far it is nobody knows.
+				status.HeardNs = -1
+			}
 		} else {
 			// Of a log that tells nothing of its insides there is only what the shards say.
 			status.Current = status.Elected || m.cfg.Insides == nil && status.Live

@@ -44,10 +44,10 @@ func (a *restoreAPI) GetRestore(ctx context.Context, _ *borgrpc.GetRestoreReques
 		return nil, err
 	}
 	resp := &borgrpc.GetRestoreResponse{}
-	a.m.cfg.Log.View(func(c *cell.Cell) {
+	err := a.m.viewMuch(ctx, func(c *cell.Cell) error {
 		resp.FromIndex, resp.FromWallNs, resp.RestoredWallNs, resp.Restored = c.Restored()
 		if !resp.Restored {
-			return
+			return nil
 		}
 		resp.Epoch, resp.Machines = c.Epoch(), uint32(c.NumMachines())
 		resp.HeldForNs, resp.Held = c.Held()
@@ -69,7 +69,11 @@ func (a *restoreAPI) GetRestore(ctx context.Context, _ *borgrpc.GetRestoreReques
 			pending, _, _ := j.Counts()
 			resp.Pending += pending
 		}
+		return nil
 	})
+	if err != nil {
+		return nil, err
+	}
 	return resp, nil
 }
 
@@ -104,6 +108,7 @@ func (a *restoreAPI) AdoptUnknown(ctx context.Context, req *borgrpc.AdoptUnknown
 			}
 			unknown, silent := a.m.unknown(ctx)
 			done, err := a.m.adopt(ctx, req, unknown)
+			done = append(done, notFound(req.GetJobs(), unknown)...)
 			return &borgrpc.AdoptUnknownResponse{Jobs: done, Silent: silent}, err
 		},
 		func(ctx context.Context, conn *grpc.ClientConn) (*borgrpc.AdoptUnknownResponse, error) {
@@ -129,6 +134,7 @@ func (a *restoreAPI) StopUnknown(ctx context.Context, req *borgrpc.StopUnknownRe
 			}
 			unknown, silent := a.m.unknown(ctx)
 			done, err := a.m.stopUnknown(ctx, req, unknown)
+			done = append(done, notFound(req.GetJobs(), unknown)...)
 			return &borgrpc.StopUnknownResponse{Jobs: done, Silent: silent}, err
 		},
 		func(ctx context.Context, conn *grpc.ClientConn) (*borgrpc.StopUnknownResponse, error) {
@@ -138,12 +144,16 @@ func (a *restoreAPI) StopUnknown(ctx context.Context, req *borgrpc.StopUnknownRe
 
 // unknown asks every machine of which the cell says that it runs unknown copies. It
 // asks as a poll does, with what the machine should run, so that a machine that
-// obeys a later master does not answer.
+// obeys a later master does not answer. A machine that was not heard since the restore
+// counts as silent: the cell does not know yet what runs there.
 func (m *Master) unknown(ctx context.Context) (unknown []*borgrpc.Unknown, silent []*borgrpc.Silent) {
 	var machines []string
 	m.cfg.Log.View(func(c *cell.Cell) {
 		for x := range c.Machines() {
-			if x.Unknown() > 0 {
+			switch {
+			case x.Unheard():
+				silent = append(silent, &borgrpc.Silent{Machine: x.Name(), Error: "no master has heard it since the cell was restored"})
+			case x.Unknown() > 0:
 				machines = append(machines, x.Name())
 			}
 		}
@@ -307,6 +317,17 @@ func (m *Master) adopt(ctx context.Context, req *borgrpc.AdoptUnknownRequest, un
 		d.Refusal = result.GetRefusal()
 	}
 	return done, nil
+}
+
+// notFound refuses the jobs of which no machine told that it runs them.
+func notFound(names []string, unknown []*borgrpc.Unknown) (done []*borgrpc.UnknownDone) {
+	for _, name := range names {
+		if !slices.ContainsFunc(unknown, func(u *borgrpc.Unknown) bool { return jobOf(u) == name }) {
+			done = append(done, &borgrpc.UnknownDone{Job: name, Refusal: refusal(borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND, name,
+				"no machine that was heard runs a job of this name that the cell does not know")})
+		}
+	}
+	return done
 }
 
 // byJob groups what was found by the uid of its job; names are wanted, or all.

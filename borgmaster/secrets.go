@@ -76,11 +76,14 @@ func (a *secretAPI) SetSecret(ctx context.Context, req *borgrpc.SetSecretRequest
 		})
 }
 
-// setSecret seals a value as the version that comes next. One at a time: that
-// number is part of what is sealed.
+// setSecret seals a value as the next version of a secret. The secrets of one user are set one
+// after the other, because the version is part of what is sealed.
 func (m *Master) setSecret(ctx context.Context, caller identity.Name, req *borgrpc.SetSecretRequest) (*borgpb.Result, error) {
-	m.sealing.Lock()
-	defer m.sealing.Unlock()
+	leave, err := m.admit.enter(ctx, m.admit.sealing, req.GetUser(), true)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	keys, err := m.keysFor()
 	if err != nil {
 		return nil, err
@@ -107,7 +110,9 @@ func (m *Master) setSecret(ctx context.Context, caller identity.Name, req *borgr
 	if r := checkTexts(op, nil); r != nil {
 		return &borgpb.Result{Refusal: r}, nil
 	}
-	result, err := m.place(ctx, op)
+	var work int
+	m.cfg.Log.View(func(c *cell.Cell) { work = c.Work(op) })
+	result, err := m.charged(ctx, op, work, func() (*borgpb.Result, bool, error) { return m.place(ctx, op) })
 	if err == nil && result.GetRepeated() && m.otherValue(of.User, of.Name, result, req.GetValue()) {
 		r := refusal(borgpb.RefusalKind_REFUSAL_KIND_INVALID, of.User+"/"+of.Name, "this id was used for another value of the secret; make a new id for each request")
 		r.Field = "request_id"
@@ -260,7 +265,8 @@ func (m *Master) rotate(ctx context.Context, caller identity.Name, req *borgrpc.
 		if r := checkTexts(op, nil); r != nil {
 			return &borgpb.Result{Refusal: r}, nil
 		}
-		return m.place(ctx, op)
+		result, _, err := m.place(ctx, op)
+		return result, err
 	}
 	current, stale := m.sealedOtherwise(keys)
 	// A key that was lost is no reason to be without one.

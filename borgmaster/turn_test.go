@@ -3,6 +3,7 @@ package borgmaster
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -64,4 +65,54 @@ func TestTurnOfReads(t *testing.T) {
 		t.Fatalf("after all have gone: %v", err)
 	}
 	leave()
+}
+
+// TestSlowReadsGiveWay: two users whose clients take nothing have all places of long reads. When
+// their clients have kept them waiting for too long, they end if somebody waits, and only then.
+func TestSlowReadsGiveWay(t *testing.T) {
+	now := int64(1)
+	a := newAdmitter(admission.Config{Replica: 2}, func() int64 { return atomic.LoadInt64(&now) })
+	defer a.close()
+	var slow []*longRead
+	for i := range maxLongReads {
+		r, err := a.longRead(t.Context(), ofAudits, []string{"alice", "bob"}[i/maxLongReadsOfUser])
+		if err != nil {
+			t.Fatal(err)
+		}
+		slow = append(slow, r)
+	}
+	send := func(takesNs int64) func() error {
+		return func() error {
+			atomic.AddInt64(&now, takesNs)
+			return nil
+		}
+	}
+	if err := slow[0].sent(send(2 * maxUnreadNs)); err != nil {
+		t.Errorf("a slow read, when nobody waits: %v", err)
+	}
+	served := make(chan error)
+	go func() {
+		r, err := a.longRead(t.Context(), ofAudits, "carol")
+		if err == nil {
+			err = r.sent(send(1))
+			r.leave()
+		}
+		served <- err
+	}()
+	for a.longReads(ofAudits).Waiting == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	for range 3 {
+		if err := slow[1].sent(send(maxUnreadNs / 3)); err != nil {
+			t.Errorf("a read that is not slow: %v", err)
+		}
+	}
+	err := slow[1].sent(send(1))
+	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), `user "alice" took the answer so slowly that the read waited for 30 s`) {
+		t.Errorf("a slow read, when others wait, ends with %v", err)
+	}
+	slow[1].leave()
+	if err := <-served; err != nil {
+		t.Errorf("one who waited for a place: %v", err)
+	}
 }

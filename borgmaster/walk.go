@@ -2,6 +2,7 @@ package borgmaster
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"google.golang.org/grpc/status"
@@ -18,6 +19,8 @@ const (
 	// files that it reads; and those of one user and the user's tasks. Others wait.
 	maxLongReads       = 4
 	maxLongReadsOfUser = 2
+	// Time for which the client of such a read may keep it waiting while others wait for a place.
+	maxUnreadNs = 30e9
 )
 
 // longKind is a kind of reads of which a replica has few at a time. What a replica asks for in
@@ -165,9 +168,41 @@ func (m *Master) readTurn(ctx context.Context) (leave func(), err error) {
 	return m.admit.turn(ctx, door.Caller(ctx).User(), false)
 }
 
+// longRead is a read that has one of the places of its kind.
+type longRead struct {
+	a     *admitter
+	kind  longKind
+	user  string
+	leave func()
+	// Time for which its client has kept it waiting.
+	unreadNs int64
+}
+
 // longRead waits for one of the places of a kind of reads.
-func (m *Master) longRead(ctx context.Context, kind longKind) (leave func(), err error) {
-	return m.admit.enter(ctx, m.admit.long[kind], door.Caller(ctx).User(), true)
+func (m *Master) longRead(ctx context.Context, kind longKind) (*longRead, error) {
+	return m.admit.longRead(ctx, kind, door.Caller(ctx).User())
+}
+
+func (a *admitter) longRead(ctx context.Context, kind longKind, user string) (*longRead, error) {
+	leave, err := a.enter(ctx, a.long[kind], user, true)
+	if err != nil {
+		return nil, err
+	}
+	return &longRead{a: a, kind: kind, user: user, leave: leave}, nil
+}
+
+// sent calls send, which waits until the client takes a message. A client that has kept the read
+// waiting for too long loses its place when others want one: the read is over. One that another
+// replica asks for ends with the read there.
+func (r *longRead) sent(send func() error) error {
+	began := r.a.nowNs()
+	err := send()
+	r.unreadNs += r.a.nowNs() - began
+	if err != nil || r.kind == ofLocalHistories || r.kind == ofLocalAudits || r.unreadNs <= maxUnreadNs || r.a.longReads(r.kind).Waiting == 0 {
+		return err
+	}
+	return door.TooMuch(fmt.Sprintf("user %q took the answer so slowly that the read waited for %d s, and others wait for its place; ask for a shorter time",
+		r.user, r.unreadNs/1e9), time.Second)
 }
 
 // walk is a read that looks at much, piece by piece. It has a turn for a few milliseconds at a

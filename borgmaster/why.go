@@ -125,6 +125,9 @@ func whyByCell(c *cell.Cell, j *cell.Job, index uint32) *borgrpc.WhyResponse {
 		}
 		why.Reasons = fitCounts(c, j, index)
 		why.Summary = "it waits for a scheduler"
+		if words := c.HoldWords(); words != "" {
+			why.Summary = "it waits: " + words
+		}
 	}
 	return why
 }

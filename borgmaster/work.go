@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster/admission"
@@ -37,37 +35,54 @@ func (m *Master) propose(ctx context.Context, asked *borgpb.Op) (*borgpb.Result,
 	if r != nil {
 		return m.refused(ctx, asked, r), nil
 	}
+	return m.charged(ctx, op, work, func() (*borgpb.Result, bool, error) { return m.checkAndPlace(ctx, asked, op, work) })
+}
+
+// charged has do put an op into the log. It takes the work and the bytes of the op from the budgets
+// of the caller's user first, and gives back what was not used. do reports whether the op may be
+// in the log.
+func (m *Master) charged(ctx context.Context, op *borgpb.Op, work int, do func() (result *borgpb.Result, logged bool, err error)) (*borgpb.Result, error) {
 	if err := m.charge(ctx, op, work); err != nil {
 		return nil, err
 	}
-	result, err := m.checkAndPlace(ctx, asked, op, work)
-	if status.Code(grpcError(err)) == codes.ResourceExhausted {
-		// It had no turn. After any other error it may be in the log.
+	result, logged, err := do()
+	switch {
+	case !logged && err != nil:
 		m.giveBack(ctx, op, work)
+	case !logged:
+		// This replica alone did the work, and refused the op.
+		m.giveBack(ctx, op, 0)
+	case result.GetRepeated():
+		// The log has the bytes twice, but the cell did the work for the first try only. When that was
+		// done, this one cost no more than what a repeated op costs.
+		var reading int
+		m.cfg.Log.View(func(c *cell.Cell) { reading = c.Work(op) })
+		m.giveBack(ctx, nil, work-reading)
 	}
 	return result, err
 }
 
-// checkAndPlace proposes an op, unless it takes much work and would be refused.
-func (m *Master) checkAndPlace(ctx context.Context, asked, op *borgpb.Op, work int) (*borgpb.Result, error) {
+// checkAndPlace proposes an op, unless it takes much work and would be refused. It reports whether
+// the op may be in the log.
+func (m *Master) checkAndPlace(ctx context.Context, asked, op *borgpb.Op, work int) (result *borgpb.Result, logged bool, err error) {
 	if work <= checkedWork {
 		return m.place(ctx, op)
 	}
 	// A refusal must be the latest word, as one in the log is.
 	if err := m.readIndex(ctx); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	var r *borgpb.Refusal
-	err := m.viewMuch(ctx, func(c *cell.Cell) error {
+	err = m.viewMuch(ctx, func(c *cell.Cell) error {
 		r = new(cell.Trial).Check(c, op)
 		return nil
 	})
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	// The cell's clock stands between entries; where the next one is applied it goes.
 	if r != nil && r.Field != "request_wall_ns" {
-		return m.refused(ctx, asked, r), nil
+		return m.refused(ctx, asked, r), false, nil
 	}
 	return m.place(ctx, op)
 }

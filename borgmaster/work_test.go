@@ -49,6 +49,20 @@ func TestWorkIsBounded(t *testing.T) {
 	}
 }
 
+// TestQuotaPolicyIsBounded: a call that names bands over and over is refused for the second time.
+func TestQuotaPolicyIsBounded(t *testing.T) {
+	tc := newCell(t, 1, nil)
+	tc.hasUsers()
+	policy := &borgpb.SetQuotaPolicy{}
+	for range 1_000 {
+		policy.Oversell = append(policy.Oversell, &borgpb.Oversell{Band: borgpb.Band_BAND_BATCH, Milli: 1})
+	}
+	resp, err := tc.client(1, "root").Mutate(t.Context(), &borgrpc.MutateRequest{Op: tc.op(&borgpb.Op{Op: &borgpb.Op_SetQuotaPolicy{SetQuotaPolicy: policy}})})
+	if err != nil || resp.GetResult().GetRefusal().GetKind() != borgpb.RefusalKind_REFUSAL_KIND_INVALID || !strings.Contains(resp.Result.Refusal.Message, "batch is named twice") {
+		t.Errorf("%v, %v; want it refused for its length", resp, err)
+	}
+}
+
 // mergingOp submits a job that takes much to merge.
 func mergingOp(t *testing.T, owner, name, parent string, overrides int) *borgpb.Op {
 	t.Helper()

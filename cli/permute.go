@@ -19,8 +19,8 @@ type level struct {
 	tokens []string
 }
 
-// permute moves flags before arguments, each to the innermost command that
-// knows it. A command may have arguments and commands of its own: the name of one of
+// permute moves flags before arguments, each to the command that runs or, if that does not
+// know it, to the program. A command may have arguments and commands of its own: the name of one of
 // these is that command. The library takes a flag after an argument as an argument, so that
 // `up job.borg --dry-run` would run for real. Whatever still looks like a flag
 // is refused; `--` ends the flags. `help COMMAND` is `COMMAND --help`, and whoever
@@ -59,6 +59,9 @@ func permute(app *ucli.App, args []string) ([]string, error) {
 			if c == nil {
 				return nil, unknownCommand(path, commands, token)
 			}
+			if above := levels[len(levels)-1]; len(levels) > 1 && len(above.tokens) > 0 {
+				return nil, Errorf(Usage, "flag %s stands before %q, which would ignore it", above.tokens[0], c.Name).Hint("put the flags of %s behind it; see: %s %s --help", c.Name, path, c.Name)
+			}
 			takesArgs = c.ArgsUsage != ""
 			levels = append(levels, &level{name: token, flags: c.Flags})
 			commands = c.Subcommands
@@ -87,6 +90,10 @@ func permute(app *ucli.App, args []string) ([]string, error) {
 func takeFlag(levels []*level, path, token string, rest []string) (used int, err error) {
 	name, value, hasValue := strings.Cut(strings.TrimLeft(token, "-"), "=")
 	for i := len(levels) - 1; i >= 0; i-- {
+		if i > 0 && i < len(levels)-1 {
+			// The flags of a command are not those of the commands below it.
+			continue
+		}
 		f := findFlag(levels[i].flags, name)
 		if f == nil && (i > 0 || (name != "version" && name != "v")) {
 			continue
@@ -106,7 +113,10 @@ func takeFlag(levels []*level, path, token string, rest []string) (used int, err
 	}
 	e := Errorf(Usage, "unknown flag %s for %q", token, path)
 	var known []string
-	for _, l := range levels {
+	for i, l := range levels {
+		if i > 0 && i < len(levels)-1 {
+			continue
+		}
 		for _, f := range l.flags {
 			known = append(known, f.Names()...)
 		}

@@ -102,7 +102,9 @@ func New(cfg Config) (s *Server, err error) {
 			return s, fmt.Errorf("show the status page on %s: %w", cfg.HTTP, err)
 		}
 	}
-	if s.trail, err = audit.Open(audit.Config{Dir: filepath.Join(cfg.Dir, "audit"), Replica: replicaID, Logger: cfg.Logger}); err != nil {
+	wallNs := wallOf(cfg.Picture.Cell)
+	now := func() time.Time { return time.Unix(0, wallNs+s.world.NowNs()) }
+	if s.trail, err = audit.Open(audit.Config{Dir: filepath.Join(cfg.Dir, "audit"), Replica: replicaID, Logger: cfg.Logger, Now: now}); err != nil {
 		return s, err
 	}
 	return s, s.assemble()

@@ -269,3 +269,30 @@ func TestParseSpeed(t *testing.T) {
 		}
 	}
 }
+
+// TestExecIsRefusedInTheAudit: an exec into a simulated task is refused; its record says so, and
+// has the time of the session.
+func TestExecIsRefusedInTheAudit(t *testing.T) {
+	p := pictureOf(t, record(t, 8, 600))
+	fromNs := p.Header.WallTimeNs
+	s := serve(t, p, nil)
+	s.submit("web", borgpb.JobKind_JOB_KIND_SERVICE, 1, 100)
+	s.await(borgpb.EventKind_EVENT_KIND_START, "visitor/web/0")
+	err := s.Exec(t.Context(), &borgrpc.ExecRequest{User: "visitor", Name: "web", Program: &borgrpc.ExecProgram{Args: []string{"ls"}}},
+		func(func(*borgrpc.ExecInput) error) {}, func(*borgrpc.ExecResponse) error { return nil })
+	if err == nil || !strings.Contains(err.Error(), "simulated") {
+		t.Errorf("exec: %v", err)
+	}
+	var records []*borgpb.AuditRecord
+	err = s.Audit(t.Context(), &borgrpc.AuditRequest{Verb: "exec"}, func(resp *borgrpc.AuditResponse) error {
+		for _, r := range resp.Records {
+			if r.Hole == nil {
+				records = append(records, r)
+			}
+		}
+		return nil
+	})
+	if err != nil || len(records) != 1 || records[0].Refusal == nil || records[0].WallNs < fromNs || records[0].WallNs > s.server.WallNow().UnixNano() {
+		t.Errorf("%v, %v; want one exec, refused, between %d and now", records, err, fromNs)
+	}
+}

@@ -360,8 +360,14 @@ func (d *planned) fail() {
 	}
 	waits := func(c *cell.Cell) (n int) {
 		for j := range c.Jobs() {
-			pending, _, _ := j.Counts()
-			n += int(pending)
+			for i, t := range j.Tasks() {
+				// A daemon waits for its own machine; it counts while that one takes tasks.
+				m := j.Seat(i)
+				away := j.Kind() == borgpb.JobKind_JOB_KIND_DAEMON && (m == nil || !m.Up() || m.Draining())
+				if t.State() == borgpb.State_STATE_PENDING && !away {
+					n++
+				}
+			}
 		}
 		return n
 	}

@@ -35,9 +35,11 @@ const (
 // left alone. No machine that is named takes anybody in. Nothing gives way for those who are
 // displaced; each is placed by the cell's own test over those before it, the largest of a
 // machine first. A machine that is named twice is judged once; names that the copy does not
-// know are left out. all reports whether every machine was judged: the first always is.
-func (s *Scheduler) JudgeDrain(c *cell.Cell, names []string) (judged []DrainVerdict, all bool) {
+// know are left out. The search ends early when it has done its work, or when stop, which may
+// be nil, says so. all reports whether every machine was judged: the first always is.
+func (s *Scheduler) JudgeDrain(c *cell.Cell, names []string, stop func() bool) (judged []DrainVerdict, all bool) {
 	d := s.newDrainer(c)
+	d.stop = stop
 	var ms []*cell.Machine
 	for _, name := range names {
 		if m := c.Machine(name); m != nil && !d.leaves[m] {
@@ -46,7 +48,7 @@ func (s *Scheduler) JudgeDrain(c *cell.Cell, names []string) (judged []DrainVerd
 		}
 	}
 	for _, m := range ms {
-		if d.work >= s.drainWork && len(judged) > 0 {
+		if len(judged) > 0 && d.ends() {
 			return judged, false
 		}
 		judged = append(judged, d.tryOut(m))
@@ -55,10 +57,11 @@ func (s *Scheduler) JudgeDrain(c *cell.Cell, names []string) (judged []DrainVerd
 }
 
 // Drainable finds at most count machines that could be emptied now, together, among
-// those that are named, or all: those with the least on them first. all tells that
-// every machine was looked at.
-func (s *Scheduler) Drainable(c *cell.Cell, names []string, count int) (found []DrainVerdict, all bool) {
+// those that are named, or all: those with the least on them first. It ends early as JudgeDrain
+// does. all tells that every machine was looked at.
+func (s *Scheduler) Drainable(c *cell.Cell, names []string, count int, stop func() bool) (found []DrainVerdict, all bool) {
 	d := s.newDrainer(c)
+	d.stop = stop
 	named := make(map[string]bool, len(names))
 	for _, name := range names {
 		named[name] = true
@@ -74,7 +77,7 @@ func (s *Scheduler) Drainable(c *cell.Cell, names []string, count int) (found []
 		if len(found) == count {
 			return found, true
 		}
-		if d.work >= s.drainWork {
+		if d.ends() {
 			return found, false
 		}
 		if d.laidOn(m) {
@@ -96,8 +99,11 @@ type drainer struct {
 	*planner
 	// leaves are the machines that go.
 	leaves map[*cell.Machine]bool
-	// going are those who run on them, in allocs too.
-	going []*cell.Copy
+	// going are those who run on them, in allocs too, and running counts these by job.
+	going   []*cell.Copy
+	running cell.Going
+	// stop says that nobody waits for the answer any more; nil: it is never asked.
+	stop func() bool
 	// taken are the machines of what is laid, in order, and how much is laid on each.
 	taken   []*cell.Machine
 	takenOn map[*cell.Machine]int
@@ -105,8 +111,11 @@ type drainer struct {
 
 func (s *Scheduler) newDrainer(c *cell.Cell) *drainer {
 	s.open(c)
-	return &drainer{planner: newPlanner(s, c), leaves: make(map[*cell.Machine]bool), takenOn: make(map[*cell.Machine]int)}
+	return &drainer{planner: newPlanner(s, c), leaves: make(map[*cell.Machine]bool), running: make(cell.Going), takenOn: make(map[*cell.Machine]int)}
 }
+
+// ends reports whether no more machines are looked at.
+func (d *drainer) ends() bool { return d.work >= d.s.drainWork || d.stop != nil && d.stop() }
 
 func (d *drainer) laidOn(m *cell.Machine) bool { return d.takenOn[m] > 0 }
 
@@ -120,6 +129,9 @@ func (d *drainer) tryOut(m *cell.Machine) DrainVerdict {
 		d.moves.Cut(leaving, laid)
 		for _, m := range d.taken[laid:] {
 			d.takenOn[m]--
+		}
+		for _, p := range d.going[going:] {
+			d.running.Remove(p)
 		}
 		d.going, d.taken = d.going[:going], d.taken[:laid]
 	}
@@ -156,11 +168,11 @@ func (d *drainer) judge(m *cell.Machine) DrainVerdict {
 			continue
 		}
 		v.Tasks++
-		going := d.going
+		running := d.running
 		if mutant.Planted(mutant.GoingForgotten) {
-			going = nil
+			running = nil
 		}
-		h := d.c.HoldHere(p.TaskID(), append(slices.Clone(going), p))
+		h := d.c.HoldHere(p.TaskID(), d.c.HoldNext(running, p))
 		if h != nil && len(v.Holds) < maxNamed {
 			h.Task = p.TaskID()
 			v.Holds = append(v.Holds, *h)
@@ -168,6 +180,7 @@ func (d *drainer) judge(m *cell.Machine) DrainVerdict {
 		if h == nil {
 			// Who is held takes nothing from those who are judged after it.
 			d.going = append(d.going, p)
+			d.running.Add(p)
 		}
 		if p.Stays() || h.OfVolume() {
 			// It ends with its machine, or does not leave it.

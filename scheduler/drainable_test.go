@@ -48,7 +48,10 @@ func judged(t *testing.T, w *world, r *rand.Rand, seen map[string]int) string {
 			}
 		}
 	}
-	found, all := w.s.Drainable(w.copy, nil, 1+r.IntN(3))
+	if problem := heldAlike(w.copy); problem != "" {
+		return problem
+	}
+	found, all := w.s.Drainable(w.copy, nil, 1+r.IntN(3), nil)
 	if !all {
 		return "the search ended early"
 	}
@@ -120,7 +123,7 @@ func TestNotDrainable(t *testing.T) {
 	if !reflect.DeepEqual(twice, got) {
 		t.Errorf("with names repeated: %+v, want %+v", twice, got)
 	}
-	if found, _ := w.s.Drainable(w.copy, nil, 4); len(found) != 1 || found[0].Machine != "m3" {
+	if found, _ := w.s.Drainable(w.copy, nil, 4, nil); len(found) != 1 || found[0].Machine != "m3" {
 		t.Errorf("%+v, want the empty one alone: all others need it", found)
 	}
 }
@@ -258,16 +261,95 @@ func TestJudgeDrainIsBounded(t *testing.T) {
 	w.settleAll(t)
 	w.startAll()
 	scheduler.SetDrainWork(w.s, 1)
-	got, all := w.s.JudgeDrain(w.copy, names)
+	got, all := w.s.JudgeDrain(w.copy, names, nil)
 	if all || len(got) == 0 || len(got) == len(names) {
 		t.Errorf("%d of %d machines are judged (all: %v), want the first ones only", len(got), len(names), all)
 	}
-	if again, all := w.s.JudgeDrain(w.copy, names[:1]); len(again) != 1 || !all {
+	if again, all := w.s.JudgeDrain(w.copy, names[:1], nil); len(again) != 1 || !all {
 		t.Errorf("one machine: %d are judged (all: %v)", len(again), all)
 	}
 	scheduler.SetDrainWork(w.s, 1<<40)
-	if got, all := w.s.JudgeDrain(w.copy, names); len(got) != len(names) || !all {
+	if got, all := w.s.JudgeDrain(w.copy, names, nil); len(got) != len(names) || !all {
 		t.Errorf("without a bound: %d of %d machines are judged (all: %v)", len(got), len(names), all)
+	}
+}
+
+// heldAlike lets all copies of a cell go, one after another, and compares what holds each by
+// HoldNext with what HoldOf says of all that go.
+func heldAlike(c *cell.Cell) string {
+	var going []*cell.Copy
+	running := make(cell.Going)
+	for m := range c.Machines() {
+		for p := range m.Copies() {
+			all, next := c.HoldOf(append(slices.Clone(going), p)), c.HoldNext(running, p)
+			if all != nil && next != nil {
+				// Of the tasks that would go down together each may be named.
+				all.Task, next.Task = cell.TaskID{}, cell.TaskID{}
+			}
+			if !reflect.DeepEqual(all, next) {
+				return fmt.Sprintf("%v beside %d that go: held by %+v, and %+v of all together", p.TaskID(), len(going), next, all)
+			}
+			if next == nil {
+				going = append(going, p)
+				running.Add(p)
+			}
+		}
+	}
+	return ""
+}
+
+// TestJudgeDrainStops: the search ends when nobody waits for its answer any more.
+func TestJudgeDrainStops(t *testing.T) {
+	w := newWorld(t, scheduler.Config{Seed: 1})
+	w.must(t, addMachine("m0", machineSpec(4000, 16<<30)))
+	w.must(t, addMachine("m1", machineSpec(4000, 16<<30)))
+	w.settleAll(t)
+	asked := 0
+	stop := func() bool { asked++; return asked > 1 }
+	if got, all := w.s.JudgeDrain(w.copy, []string{"m0", "m1"}, func() bool { return true }); len(got) != 1 || all {
+		t.Errorf("%d machines are judged (all: %v), want the first", len(got), all)
+	}
+	if got, all := w.s.Drainable(w.copy, nil, 2, stop); len(got) != 1 || all {
+		t.Errorf("%d machines are found (all: %v), want one", len(got), all)
+	}
+}
+
+// TestOverlayWork: to lay a plan over a machine costs what the plan has on that machine, and,
+// for a job that limits its tasks, what it has of that job; Overlay says so.
+func TestOverlayWork(t *testing.T) {
+	w := newWorld(t, scheduler.Config{Seed: 1})
+	w.must(t, addMachine("m0", machineSpec(4000, 16<<30)))
+	w.must(t, addMachine("m1", machineSpec(4000, 16<<30)))
+	spread := service(8, 200, 100, 1<<20)
+	spread.MaxPerRack = 8
+	w.must(t, submitJob("ann", "web", service(8, 200, 100, 1<<20)))
+	w.must(t, submitJob("ann", "spread", spread))
+	w.settleAll(t)
+	w.startAll()
+	m0, m1 := w.copy.Machine("m0"), w.copy.Machine("m1")
+	var moves cell.Moves
+	var laid cell.Overlay
+	for _, name := range []string{"web", "spread"} {
+		j := w.copy.Job(cell.JobKey{User: "ann", Name: name})
+		for i, task := range j.Tasks() {
+			moves.Leave(task.Current())
+			moves.Lay(cell.Placement{Job: j, Index: i, Machine: m0})
+		}
+	}
+	for _, k := range []struct {
+		job  string
+		on   *cell.Machine
+		want int
+	}{{"web", m1, 0}, {"web", m0, 16}, {"spread", m1, 16}, {"spread", m0, 32}} {
+		j := w.copy.Job(cell.JobKey{User: "ann", Name: k.job})
+		if got := moves.Overlay(&cell.Placement{Job: j, Machine: k.on}, &laid); got != k.want {
+			t.Errorf("%s on %s: the overlay costs %d, want %d", k.job, k.on.Name(), got, k.want)
+		}
+	}
+	moves.Cut(8, 8)
+	j := w.copy.Job(cell.JobKey{User: "ann", Name: "spread"})
+	if got := moves.Overlay(&cell.Placement{Job: j, Machine: m0}, &laid); got != 8 || laid.Limits.CPUMilli != 800 {
+		t.Errorf("cut back to those of web: the overlay costs %d and takes %+v", got, laid.Limits)
 	}
 }
 

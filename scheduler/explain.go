@@ -246,7 +246,7 @@ func (e *explanation) reason(fit cell.Fit) Reason {
 		r.Detail = "its own machine is " + e.placement.Seat()
 	case cell.FitVolume:
 		r.Detail = e.c.VolumeWords(e.want.line.job, e.want.line.set, e.index)
-	case cell.FitDown, cell.FitDraining:
+	case cell.FitDown, cell.FitDraining, cell.FitRestored:
 		r.Detail = listText(e.names(fit), 3)
 	case cell.FitConstraint:
 		r.Detail = e.tally(fit, func(at spot) string {

@@ -344,7 +344,7 @@ func Attempts(k Packing) int { return k.withDefaults().orders().most }
 
 // JudgeDrain is Scheduler.JudgeDrain for machines that are all judged.
 func JudgeDrain(s *Scheduler, c *cell.Cell, names []string) []DrainVerdict {
-	judged, all := s.JudgeDrain(c, names)
+	judged, all := s.JudgeDrain(c, names, nil)
 	if !all {
 		panic("the search ended early")
 	}

@@ -188,14 +188,14 @@ func (p *planner) try(q *needy, slot int32, leave []*cell.Copy, rest []needy, le
 func (p *planner) fits(q *needy, t *site) (claims []cell.CopyID, ok bool) {
 	p.prepare(q.want, q.index)
 	p.placement.Machine = t.machine
-	p.moves.Overlay(&p.placement, &p.laid)
+	p.work += p.moves.Overlay(&p.placement, &p.laid)
 	if p.test(nil) {
 		p.choose(q, t, nil)
 		return nil, true
 	}
 	var free []cell.CopyID
-	for _, o := range p.moves.Leaving() {
-		if o.Machine() == t.machine && !p.moves.Claimed(o) {
+	for o := range p.moves.LeavingFrom(t.machine) {
+		if !p.moves.Claimed(o) {
 			free = append(free, o.ID())
 		}
 	}
@@ -421,10 +421,10 @@ func lack(q, free *row, whole *whole) int64 {
 func (p *planner) freeAt(q *needy, t *site) cell.Resources {
 	p.prepare(q.want, q.index)
 	p.placement.Machine = t.machine
-	p.moves.Overlay(&p.placement, &p.laid)
+	p.work += p.moves.Overlay(&p.placement, &p.laid)
 	free := t.machine.Capacity().Sub(t.machine.Held(q.want.prod)).Sub(q.want.byView(&p.laid.Limits, &p.laid.Reserved))
-	for _, o := range p.moves.Leaving() {
-		if o.Machine() == t.machine && !p.moves.Claimed(o) {
+	for o := range p.moves.LeavingFrom(t.machine) {
+		if !p.moves.Claimed(o) {
 			free = free.Add(o.Held(q.want.prod))
 		}
 	}

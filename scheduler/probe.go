@@ -38,8 +38,10 @@ func (f *search) probe(w *want, r *request, at spot) cell.Fit {
 		return cell.FitVolume
 	case !m.Up():
 		return cell.FitDown
-	case m.Draining(), m.Closed():
+	case m.Draining():
 		return cell.FitDraining
+	case m.Closed():
+		return cell.FitRestored
 	}
 	for _, k := range r.constraints {
 		if !cell.Holds(k, m) {

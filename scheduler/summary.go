@@ -13,6 +13,9 @@ func (e *explanation) summary() string {
 	if p := e.s.promiseOf(id); p != nil {
 		return fmt.Sprintf("it is being placed on machine %s", p.site.machine.Name())
 	}
+	if words := e.c.HoldWords(); words != "" {
+		return "it waits: " + words
+	}
 	if why := e.notEligible(); why != "" {
 		return "it waits: " + why
 	}

@@ -86,7 +86,7 @@ func (x *Turns[W]) Enter(user string, who W) (*Turn[W], *Refusal) {
 	}
 	if x.waiting >= maxReading || len(u.queue) >= maxReadingOf {
 		x.stats.Refused++
-		return nil, refuse(user, ReadWaitNs/2, readBound, "has %d reads waiting for their turn at replica %d, and all users together %d", len(u.queue), x.replica, x.waiting)
+		return nil, refuse(user, ReadWaitNs/2, readBound, "has %d calls waiting for their turn at replica %d, and all users together %d", len(u.queue), x.replica, x.waiting)
 	}
 	x.stats.Waited++
 	x.waiting++

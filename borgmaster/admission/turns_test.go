@@ -58,7 +58,7 @@ func TestTurnsAreBounded(t *testing.T) {
 		all = append(all, turn)
 	}
 	_, r := x.Enter("much", 0)
-	if r == nil || r.RetryNs <= 0 || !strings.Contains(r.Error(), `user "much" has 128 reads waiting for their turn at replica 3`) {
+	if r == nil || r.RetryNs <= 0 || !strings.Contains(r.Error(), `user "much" has 128 calls waiting for their turn at replica 3`) {
 		t.Fatalf("one above what a user may have waiting: %v", r)
 	}
 	for i := maxReadingOf; i < maxReading; i++ {

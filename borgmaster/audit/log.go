@@ -193,7 +193,7 @@ func (l *Log) Restored(index uint64) {
 		return
 	}
 	l.write(index, []*borgpb.AuditRecord{
-		l.hole(l.through+1, index, "this replica was given a checkpoint instead of the log; another one may know"),
+		l.hole(l.through+1, index, "this replica was given a checkpoint instead of the log"),
 	})
 }
 

@@ -230,6 +230,21 @@ func (i *item) text(n amount) string {
 	return bytesText(n.int())
 }
 
+// words is text for people: bytes are rounded down to hundredths of a unit.
+func (i *item) words(n amount) string {
+	if i.dim == dimCPU || i.dim == dimDevice {
+		return i.text(n)
+	}
+	bytes := n.int()
+	for at, unit := range []string{"TiB", "GiB", "MiB", "KiB"} {
+		if size := int64(1) << (40 - 10*at); bytes >= size {
+			text := fmt.Sprintf("%d.%02d", bytes/size, bytes%size*100/size)
+			return strings.TrimRight(strings.TrimRight(text, "0"), ".") + unit
+		}
+	}
+	return fmt.Sprint(bytes)
+}
+
 // bytesText says bytes exactly, in the largest unit that does: "6TiB", "1536MiB".
 func bytesText(n int64) string {
 	for at, unit := range []string{"TiB", "GiB", "MiB", "KiB"} {

@@ -34,6 +34,8 @@ type applying struct {
 	heldForStops *Job
 	// Dependents that this entry has ended.
 	ended ended
+	// The last spec of a saver that was read.
+	saver saverReading
 }
 
 // commit does an op that was checked. It cannot refuse any more.

@@ -101,14 +101,64 @@ func (c *Cell) HoldOf(going []*Copy) *Hold {
 		if b == nil {
 			continue
 		}
-		if n := up[p.job]; b.MaxDown > 0 && p.state == attemptRunning && n > p.job.Disruptable() {
-			return &Hold{Job: p.job.key, Task: p.TaskID(), Reason: downWords(p.job, b, n)}
+		if h := p.holdDown(up[p.job]); h != nil {
+			return h
 		}
 		if h := c.heldByWindow(p, b); h != nil && (latest == nil || h.UntilNs > latest.UntilNs) {
 			latest = h
 		}
 	}
 	return latest
+}
+
+// Going are running copies that go together, counted by job.
+type Going map[*Job]uint32
+
+// Add counts a copy if it runs.
+func (g Going) Add(p *Copy) {
+	if p.state == attemptRunning {
+		g[p.job]++
+	}
+}
+
+// Remove takes an added copy out again.
+func (g Going) Remove(p *Copy) {
+	if p.state == attemptRunning {
+		g[p.job]--
+	}
+}
+
+// HoldNext returns why a copy must not be disturbed together with those that go already, none
+// of which is held; nil if it may. It gives the answer of HoldOf, and its cost does not grow
+// with those that go.
+func (c *Cell) HoldNext(g Going, p *Copy) *Hold {
+	if p.state == attemptQuarantined {
+		return p.holdKept()
+	}
+	if p.job.saving != nil {
+		return p.job.holdSave()
+	}
+	down := p.holdDown(g[p.job] + 1)
+	if down != nil && g[p.job] > 0 {
+		return down
+	}
+	if h := p.holdVolumes(); h != nil {
+		return h
+	}
+	if b := p.job.budget(); b != nil && down == nil {
+		return c.heldByWindow(p, b)
+	}
+	return down
+}
+
+// holdDown returns a hold if a running copy would be one of more running tasks of its job to
+// go than the budget allows, otherwise nil.
+func (p *Copy) holdDown(up uint32) *Hold {
+	b := p.job.budget()
+	if b.GetMaxDown() == 0 || p.state != attemptRunning || up <= p.job.Disruptable() {
+		return nil
+	}
+	return &Hold{Job: p.job.key, Task: p.TaskID(), Reason: downWords(p.job, b, up)}
 }
 
 // downWords explains why up more tasks of a job must not go down.

@@ -81,12 +81,15 @@ type Cell struct {
 	// looked at because of the time; derived.
 	drains     int
 	drainDueNs int64
-	// Copies in quarantine, ordered by id, and the cell time before which the time of
-	// none of them is over; derived.
+	// Copies in quarantine, ordered by id, how many each user has, and the cell time before which
+	// the time of none of them is over; derived.
 	quarantined     []*Copy
+	quarantinedBy   map[string]int
 	quarantineDueNs int64
-	// Jobs that save what allocs left, in the order of their uids; derived.
-	savers []*Job
+	// Jobs that save what allocs left, in the order of their uids, and how many each user has;
+	// derived.
+	savers   []*Job
+	saversOf map[string]int
 	// When updates have to be looked at because of the time; derived.
 	updateDues dues[UID]
 	// Machines to be asked since the last Apply.

@@ -106,6 +106,9 @@ func (c *Cell) checkCollections() error {
 	if err := c.requests.check(); err != nil {
 		return err
 	}
+	if err := c.checkGraves(); err != nil {
+		return err
+	}
 	objects, tasks := 0, 0
 	for _, g := range c.graveyard.queue {
 		switch {
@@ -246,9 +249,9 @@ func (c *Cell) checkRollout(j *Job, u *Update) error {
 		if t.cur.wellNs() > c.clock.cellNs {
 			return fmt.Errorf("task %d was well at %d, and it is %d", t.index, t.cur.wellNs(), c.clock.cellNs)
 		}
-		if u.canarying() && t.flags&taskCanary != 0 && !slices.Contains(u.chosen, t.index) {
-			return fmt.Errorf("task %d is a canary that was not chosen", t.index)
-		}
+	}
+	if want := u.canaries(); !slices.Equal(want, u.chosen) {
+		return fmt.Errorf("its canaries are %v, kept %v", want, u.chosen)
 	}
 	return nil
 }

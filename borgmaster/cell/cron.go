@@ -129,8 +129,11 @@ func (c *Cell) checkSuspendCron(o *borgpb.SuspendCron) (commit, *borgpb.Refusal)
 	if r != nil {
 		return nil, r
 	}
-	if j.cron.suspended == o.Suspend {
-		return nil, badState(j.key.String(), "suspended is %v already", o.Suspend)
+	switch {
+	case o.Suspend && j.cron.suspended:
+		return nil, badState(j.key.String(), "it is suspended already")
+	case !o.Suspend && !j.cron.suspended:
+		return nil, badState(j.key.String(), "it is not suspended")
 	}
 	return func(res *borgpb.Result) {
 		j.cron.suspended = o.Suspend

@@ -194,6 +194,7 @@ func (c *Cell) waitAgain(t *Task) {
 	t.state = take(take(t.state, edgeSubmit, stateAsked), edgeAccept, statePending)
 	c.countTasks(j, statePending, 1)
 	j.waiting.set(t.index)
+	c.dropCanary(t)
 	t.failures, t.flags, t.reason = 0, 0, ""
 	if t.attempt != 0 {
 		t.changedWallNs = c.clock.wallNs

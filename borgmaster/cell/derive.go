@@ -42,11 +42,7 @@ func (l *loader) finish() error {
 	for _, j := range l.jobs {
 		if u := j.update; u != nil {
 			u.sortWatched()
-			for _, t := range j.rows {
-				if u.canarying() && t.flags&taskCanary != 0 {
-					u.chosen = append(u.chosen, t.index)
-				}
-			}
+			u.chosen = u.canaries()
 			c.setDue(j)
 		}
 	}

@@ -50,8 +50,10 @@ func (c *Cell) checkDrainMachine(o *borgpb.DrainMachine, reason string) (commit,
 		return nil, about(m.name, invalid("drain", "only a machine that is to be emptied has a deadline or is emptied now"))
 	case o.DeadlineNs != 0 && o.Now:
 		return nil, about(m.name, invalid("now", "it is emptied now or has a deadline, not both"))
+	case !m.draining && !o.Drain && !c.changesDrain(m, o, reason):
+		return nil, badState(m.name, "it is not draining")
 	case m.draining == o.Drain && !c.changesDrain(m, o, reason):
-		return nil, badState(m.name, "draining is %v already", o.Drain)
+		return nil, badState(m.name, "it is draining already")
 	}
 	return func(res *borgpb.Result) {
 		m.changedWallNs = c.clock.wallNs
@@ -284,10 +286,11 @@ func (m *Machine) Drain() (deadlineNs int64, forced, ok bool) {
 	return m.drain.deadlineNs, m.drain.forced, true
 }
 
-// HoldHere says why a task or an alloc may not leave a machine that is emptied, with those who
-// go; nil: it may. A budget is told before a restore, which is over sooner.
-func (c *Cell) HoldHere(of TaskID, going []*Copy) *Hold {
-	if h := c.HoldOf(going); h != nil || !c.restored.held {
+// HoldHere returns why a task or an alloc may not leave a machine that is emptied; nil if it
+// may. h is what holds it there by itself. A budget is told before a restore, which is over
+// sooner.
+func (c *Cell) HoldHere(of TaskID, h *Hold) *Hold {
+	if h != nil || !c.restored.held {
 		return h
 	}
 	return &Hold{Task: of, Reason: restoredWords}
@@ -298,7 +301,7 @@ func (c *Cell) HoldHere(of TaskID, going []*Copy) *Hold {
 func (c *Cell) Blockers(m *Machine, most int) []Hold {
 	var holds []Hold
 	add := func(of TaskID, going []*Copy) {
-		if h := c.HoldHere(of, going); h != nil && len(holds) < most {
+		if h := c.HoldHere(of, c.HoldOf(going)); h != nil && len(holds) < most {
 			holds = append(holds, *h)
 		}
 	}

@@ -11,8 +11,9 @@ import (
 
 // dependents are the jobs that end with a job which has ended: its children, and the jobs that
 // start after it and end if it fails. Each of these may have dependents in turn. One entry ends at
-// most maxEndedJobs of them, or about maxEndedTasks tasks. What is left waits here, and later
-// entries end the next portion. So no single op holds up the replicas for long.
+// most maxEndedJobs of them, or about maxEndedTasks tasks, before its ops, and as many again with
+// its ops. What is left waits here, and later entries end the next portion. So no single op holds
+// up the replicas for long.
 type dependents struct {
 	mark
 	// The job that has ended, and the number of its death.

@@ -23,9 +23,8 @@ func (c *Cell) explain(p *Placement, o *Overlay, v *victims, f Fit) *borgpb.Refu
 		text = fmt.Sprintf("%s is down", m.name)
 	case FitDraining:
 		text = fmt.Sprintf("%s is draining", m.name)
-		if !m.draining {
-			text = m.closedWords()
-		}
+	case FitRestored:
+		text = m.closedWords()
 	case FitConstraint:
 		text = fmt.Sprintf("%s does not satisfy %s", m.name, ConstraintWords(failedConstraint(a.need.Task.Constraints, m)))
 	case FitTaint:

@@ -17,6 +17,9 @@ type generator struct {
 	// Request ids that were used, with their times.
 	used []*borgpb.Op
 	seq  int
+	mood mood
+	// It has no moods: a short walk with something of everything.
+	even bool
 }
 
 func pick[T any](r *rand.Rand, list []T) (v T) {
@@ -38,6 +41,9 @@ func (g *generator) next() []byte {
 	}
 	if g.c.format >= FormatPreemption && g.one(100) {
 		return marshal(g.t, g.preemptionOp())
+	}
+	if op := g.inMood(); op != nil {
+		return marshal(g.t, op)
 	}
 	var op *borgpb.Op
 	switch n := g.r.IntN(1000); {

@@ -31,8 +31,12 @@ func (c *Cell) grantAdvice(what, user string, sum charge, band borgpb.Band) stri
 		return what + ": " + command
 	}
 	s := &sales[0]
+	if has := c.quotas.capacity.of(&s.item); s.n.compare(has) > 0 {
+		return fmt.Sprintf(". The whole cell is smaller: it has %s of %s, of which %s may be granted for %s; ask for less or add machines",
+			s.words(has), s.what(), s.words(s.most), soldName(band))
+	}
 	text := fmt.Sprintf(". The cell is sold out: of the %s of %s that may be granted for %s, others have %s. What they have is listed by borgcfg quota list; an operator can take some of it back or add machines",
-		s.text(s.most), s.what(), soldName(band), s.text(s.others))
+		s.words(s.most), s.what(), soldName(band), s.words(s.others))
 	if milli := c.oversellFor(sales); milli <= maxOversell {
 		text += fmt.Sprintf(", or sell more than now: borgcfg quota policy --oversell %s=%d", BandName(soldAs(band)), milli)
 	}

@@ -1,6 +1,9 @@
 package cell
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
 
 // grave names a dead job or alloc set. It holds no pointer, so that a grave still in a queue
 // does not keep a forgotten object in memory.
@@ -230,6 +233,36 @@ func (c *Cell) bury(key JobKey) {
 			}
 		}
 	}
+	if u := c.stateUse.byUser[key.User]; u == nil || u[measureDeadObjects] == 0 {
+		// What is left there are graves of forgotten objects.
+		delete(c.graveyard.byUser, key.User)
+	}
+}
+
+// checkGraves verifies that each user's queue has the graves of all their dead objects.
+func (c *Cell) checkGraves() error {
+	dead := make(map[string]int)
+	for user, q := range c.graveyard.byUser {
+		last := uint64(0)
+		for _, d := range q.graves {
+			if !c.liesIn(d) {
+				continue
+			}
+			if dead[user]++; d.key.User != user || d.seq <= last {
+				return fmt.Errorf("graveyard: the grave of %v is out of place in the queue of user %s", d.key, user)
+			}
+			last = d.seq
+		}
+		if dead[user] == 0 {
+			return fmt.Errorf("graveyard: user %s has a queue and no dead object", user)
+		}
+	}
+	for user, u := range c.stateUse.byUser {
+		if int64(dead[user]) != u[measureDeadObjects] {
+			return fmt.Errorf("graveyard: user %s has %d dead objects, and %d in the queue", user, u[measureDeadObjects], dead[user])
+		}
+	}
+	return nil
 }
 
 func compareSet(s *AllocSet, k JobKey) int { return s.key.Compare(k) }

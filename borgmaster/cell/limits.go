@@ -207,8 +207,9 @@ const (
 	// Tasks that a drain shows as waiting.
 	maxBlockersShown = 64
 
-	// Copies in quarantine, of one task and in the cell, and for how long.
+	// Copies in quarantine, of one task, of one user and in the cell, and for how long.
 	maxQuarantinedOfTask = 4
+	maxQuarantinedOfUser = 5_000
 	maxQuarantined       = 10_000
 	quarantineNs         = 24 * 3600 * second
 	maxQuarantineNs      = 30 * 24 * 3600 * second

@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"iter"
 	"slices"
 
 	"borg/mutant"
@@ -16,7 +17,34 @@ const formatMoves = 3
 type Moves struct {
 	leaving []*Copy
 	laid    []laid
+	// Victims of all that is laid, in its order.
+	victims []CopyID
+	// The numbers in laid of the placements on each machine, and of each job or alloc set,
+	// and the numbers in leaving of the copies on each machine, and of each job.
+	laidOn      numbers[*Machine]
+	laidOf      numbers[laidKey]
+	leavingFrom numbers[*Machine]
+	leavingOf   numbers[*Job]
 }
+
+// laidKey names the job or the alloc set of a placement.
+type laidKey struct {
+	job *Job
+	set *AllocSet
+}
+
+// numbers keeps rising numbers by key.
+type numbers[K comparable] map[K][]int32
+
+func (n *numbers[K]) push(k K, i int) {
+	if *n == nil {
+		*n = make(numbers[K])
+	}
+	(*n)[k] = append((*n)[k], int32(i))
+}
+
+// pop removes the last number of a key.
+func (n numbers[K]) pop(k K) { n[k] = n[k][:len(n[k])-1] }
 
 // laid is one placement of a plan.
 type laid struct {
@@ -27,20 +55,40 @@ type laid struct {
 
 // Leave says that a copy is moved away from its place. All who leave are named
 // before anybody is placed.
-func (x *Moves) Leave(p *Copy) { x.leaving = append(x.leaving, p) }
+func (x *Moves) Leave(p *Copy) {
+	x.leavingFrom.push(p.machine, len(x.leaving))
+	x.leavingOf.push(p.job, len(x.leaving))
+	x.leaving = append(x.leaving, p)
+}
 
 // Leaving are the copies that leave, in the order in which they were named.
 func (x *Moves) Leaving() []*Copy { return x.leaving }
+
+// LeavingFrom yields the copies that leave a machine, in the order in which they were named.
+func (x *Moves) LeavingFrom(m *Machine) iter.Seq[*Copy] {
+	return func(yield func(*Copy) bool) {
+		for _, i := range x.leavingFrom[m] {
+			if !yield(x.leaving[i]) {
+				return
+			}
+		}
+	}
+}
 
 // Lay gives a place away that was found to do.
 func (x *Moves) Lay(p Placement) {
 	res := inBoth(&p.asker().need.Resources)
 	var freed byView
-	for _, o := range x.leaving {
-		if slices.Contains(p.Victims, o.ID()) {
-			freed = freed.add(o.held())
+	if len(p.Victims) > 0 {
+		for _, o := range x.leaving {
+			if slices.Contains(p.Victims, o.ID()) {
+				freed = freed.add(o.held())
+			}
 		}
 	}
+	x.laidOn.push(p.Machine, len(x.laid))
+	x.laidOf.push(laidKey{p.Job, p.Set}, len(x.laid))
+	x.victims = append(x.victims, p.Victims...)
 	x.laid = append(x.laid, laid{p, res.sub(freed.min(res))})
 }
 
@@ -48,39 +96,54 @@ func (x *Moves) Lay(p Placement) {
 func (x *Moves) Len() (leaving, laid int) { return len(x.leaving), len(x.laid) }
 
 // Cut takes back what was added since Len.
-func (x *Moves) Cut(leaving, laid int) { x.leaving, x.laid = x.leaving[:leaving], x.laid[:laid] }
-
-// Claimed tells whether a copy that leaves is somebody's victim.
-func (x *Moves) Claimed(p *Copy) bool {
-	return slices.ContainsFunc(x.laid, func(l laid) bool { return slices.Contains(l.Victims, p.ID()) })
+func (x *Moves) Cut(leaving, laid int) {
+	for i := len(x.laid) - 1; i >= laid; i-- {
+		l := &x.laid[i]
+		x.laidOn.pop(l.Machine)
+		x.laidOf.pop(laidKey{l.Job, l.Set})
+		x.victims = x.victims[:len(x.victims)-len(l.Victims)]
+	}
+	for i := len(x.leaving) - 1; i >= leaving; i-- {
+		x.leavingFrom.pop(x.leaving[i].machine)
+		x.leavingOf.pop(x.leaving[i].job)
+	}
+	x.leaving, x.laid = x.leaving[:leaving], x.laid[:laid]
 }
 
-// Overlay writes into o what the plan means for one more placement.
-func (x *Moves) Overlay(p *Placement, o *Overlay) {
-	*o = Overlay{Ports: o.Ports[:0], Devices: o.Devices[:0], Victims: o.Victims[:0], Leaving: x.leaving}
+// Claimed tells whether a copy that leaves is somebody's victim.
+func (x *Moves) Claimed(p *Copy) bool { return slices.Contains(x.victims, p.ID()) }
+
+// Overlay writes into o what the plan means for one more placement. work is how many
+// placements and copies of the plan it looked at.
+func (x *Moves) Overlay(p *Placement, o *Overlay) (work int) {
+	*o = Overlay{Ports: o.Ports[:0], Devices: o.Devices[:0], Victims: append(o.Victims[:0], x.victims...), Leaving: x.leaving}
+	work = len(x.victims)
 	limits := p.asker().limits
-	for i := range x.laid {
+	laidOn, laidOf := x.laidOn[p.Machine], x.laidOf[laidKey{p.Job, p.Set}]
+	if mutant.Planted(mutant.MovesUnproved) {
+		laidOn, laidOf = nil, nil
+	}
+	for _, i := range laidOn {
 		l := &x.laid[i]
-		o.Victims = append(o.Victims, l.Victims...)
-		if mutant.Planted(mutant.MovesUnproved) {
-			continue
-		}
-		if l.Machine == p.Machine {
-			o.Ports = append(o.Ports, l.Ports...)
-			if l.Alloc == p.Alloc {
-				o.Limits, o.Reserved = o.Limits.Add(l.res.prod), o.Reserved.Add(l.res.others)
-				o.Devices = append(o.Devices, l.Devices...)
-			}
-		}
-		if l.Job == p.Job && l.Set == p.Set {
-			o.inDomain(limits, l.Machine, p.Machine, 1)
+		o.Ports = append(o.Ports, l.Ports...)
+		if l.Alloc == p.Alloc {
+			o.Limits, o.Reserved = o.Limits.Add(l.res.prod), o.Reserved.Add(l.res.others)
+			o.Devices = append(o.Devices, l.Devices...)
 		}
 	}
-	for _, q := range x.leaving {
-		if q.job == p.Job {
-			o.inDomain(limits, q.machine, p.Machine, ^uint32(0))
-		}
+	work += len(laidOn)
+	if !limits.Any() {
+		return work
 	}
+	for _, i := range laidOf {
+		o.inDomain(limits, x.laid[i].Machine, p.Machine, 1)
+	}
+	work += len(laidOf)
+	leaving := x.leavingOf[p.Job]
+	for _, i := range leaving {
+		o.inDomain(limits, x.leaving[i].machine, p.Machine, ^uint32(0))
+	}
+	return work + len(leaving)
 }
 
 // inDomain counts n more (in two's complement) in the failure domains of at that
@@ -247,12 +310,7 @@ func (c *Cell) checkLeaves(x *Moves, a *borgpb.Assignment) *borgpb.Refusal {
 // checkLaid tries one placement over those before it, and returns what will make
 // it.
 func (c *Cell) checkLaid(x *Moves, p Placement) (func(), *borgpb.Refusal) {
-	there := len(p.Machine.copies)
-	for i := range x.laid {
-		if x.laid[i].Machine == p.Machine {
-			there++
-		}
-	}
+	there := len(p.Machine.copies) + len(x.laidOn[p.Machine])
 	if r := c.checkCopies(p.Machine, p.asker().by.Priority, there); r != nil {
 		return nil, about(p.name(), r)
 	}

@@ -20,6 +20,8 @@ const (
 	FitVolume
 	FitDown
 	FitDraining
+	// It takes nothing since the cell was restored; see Machine.Closed.
+	FitRestored
 	FitConstraint
 	FitTaint
 	// Its last copies crashed there.
@@ -41,7 +43,7 @@ const (
 )
 
 var fitNames = [NumFits]string{
-	"fits", "seat", "volume", "down", "draining", "constraint", "taint", "crashed", "package_banned", "alloc", "places", "domain_limit",
+	"fits", "seat", "volume", "down", "draining", "restored", "constraint", "taint", "crashed", "package_banned", "alloc", "places", "domain_limit",
 	"ports", "cpu", "memory", "disk", "devices", "victim",
 }
 
@@ -157,8 +159,10 @@ func (c *Cell) fit(p *Placement, o *Overlay, v *victims) Fit {
 		return FitVolume
 	case m.down:
 		return FitDown
-	case m.draining && !mutant.Planted(mutant.DrainingTaken), m.Closed():
+	case m.draining && !mutant.Planted(mutant.DrainingTaken):
 		return FitDraining
+	case m.Closed():
+		return FitRestored
 	case failedConstraint(a.need.Task.Constraints, m) != nil:
 		return FitConstraint
 	case Untolerated(a.need.Task.Tolerations, m) != nil:

@@ -3,6 +3,7 @@ package cell
 import (
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 
 	"borg/mutant"
@@ -24,6 +25,8 @@ type quarantine struct {
 	untilNs int64
 	// Between SIGTERM and SIGKILL when it ends: its spec is not kept.
 	graceNs int64
+	// What it was charged when it began: a copy that ends may leave its alloc first. Derived.
+	charged charge
 }
 
 // Quarantined tells whether the copy is kept out of service, to be looked at.
@@ -79,6 +82,8 @@ func (c *Cell) checkQuarantineTask(o *borgpb.QuarantineTask) (commit, *borgpb.Re
 		return nil, badState(id.String(), "its machine %s is drained, and nothing is kept there", p.machine.name)
 	case len(c.quarantined) >= maxQuarantined:
 		return nil, limit("", "%d copies are in quarantine in the cell", len(c.quarantined))
+	case c.quarantinedBy[o.User] >= maxQuarantinedOfUser:
+		return nil, limit("", "%d copies of user %s are in quarantine; have some released first: borgcfg release", maxQuarantinedOfUser, o.User)
 	}
 	if n := len(c.quarantinedOf(j.uid, t.index, t.index)); n >= maxQuarantinedOfTask {
 		return nil, about(id.String(), limit("", "%d copies of it are in quarantine; have one released first: borgcfg release %s", n, id))
@@ -131,14 +136,24 @@ func (c *Cell) keep(p *Copy) {
 	}
 	c.quarantined = insertCopy(c.quarantined, p)
 	c.quarantineDueNs = min(c.quarantineDueNs, p.few.quarantine.untilNs)
-	c.chargeKept(p.job)
+	if c.quarantinedBy == nil {
+		c.quarantinedBy = make(map[string]int)
+	}
+	c.quarantinedBy[p.job.key.User]++
+	q := p.few.quarantine
+	q.charged = p.chargeKept()
+	c.rechargeKept(p.job, nil, q.charged)
 }
 
 // unkeep counts out one whose quarantine is over, however it ended.
 func (c *Cell) unkeep(p *Copy) {
 	c.quarantined = removeCopy(c.quarantined, p)
+	c.rechargeKept(p.job, p.few.quarantine.charged, nil)
 	p.few.quarantine = nil
-	c.chargeKept(p.job)
+	user := p.job.key.User
+	if c.quarantinedBy[user]--; c.quarantinedBy[user] == 0 {
+		delete(c.quarantinedBy, user)
+	}
 	if p.machine.drain != nil {
 		// A drain may have waited for it.
 		c.drainDueNs = 0
@@ -155,13 +170,15 @@ func (p *Copy) chargeKept() charge {
 	return chargeOf(BandOf(p.priority), p.res, 1)
 }
 
-// chargeKept sums up what a job is charged for its copies in quarantine.
-func (c *Cell) chargeKept(j *Job) {
-	j.chargedKept = nil
-	for _, p := range c.quarantinedOf(j.uid, 0, 1<<32-1) {
-		j.chargedKept = j.chargedKept.plus(p.chargeKept())
+// rechargeKept follows the begin or end of one quarantine of a job. It does not sum up the others:
+// a job may have thousands of such copies, and they may end in one entry.
+func (c *Cell) rechargeKept(j *Job, was, now charge) {
+	j.chargedKept = j.chargedKept.plus(now).minus(was)
+	if c.quotas.used == nil || j.gone {
+		return
 	}
-	c.recharge(j)
+	c.chargeUser(j.key.User, was, now)
+	j.charged = j.charged.plus(now).minus(was)
 }
 
 // letGo ends a quarantine: the copy is told to stop, and holds its place until it has.
@@ -242,7 +259,7 @@ func (p *Copy) holdKept() *Hold {
 
 // checkQuarantined checks what is kept of copies in quarantine.
 func (c *Cell) checkQuarantined() error {
-	n := 0
+	n, of := 0, make(map[string]int)
 	charged := make(map[*Job]charge)
 	for _, m := range c.machineList {
 		for _, p := range m.copies {
@@ -254,6 +271,7 @@ func (c *Cell) checkQuarantined() error {
 				continue
 			}
 			n++
+			of[p.job.key.User]++
 			charged[p.job] = charged[p.job].plus(p.chargeKept())
 			q := p.few.quarantine
 			switch {
@@ -274,8 +292,8 @@ func (c *Cell) checkQuarantined() error {
 			return fmt.Errorf("job %v is charged %v for what is in quarantine, and should be %v", j.key, j.chargedKept, charged[j])
 		}
 	}
-	if n != len(c.quarantined) {
-		return fmt.Errorf("%d copies are in quarantine, %d are listed", n, len(c.quarantined))
+	if n != len(c.quarantined) || !maps.Equal(of, c.quarantinedBy) {
+		return fmt.Errorf("%d copies are in quarantine, of users %v; %d are listed, of %v", n, of, len(c.quarantined), c.quarantinedBy)
 	}
 	return nil
 }

@@ -1,6 +1,8 @@
 package cell
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"borg/proto/borgpb"
@@ -13,7 +15,12 @@ func quarantineTask(name string, index uint32) *borgpb.Op {
 // start places a task and has its machine say that it runs.
 func (l *testLog) start(name string, index uint32, machine string) {
 	l.t.Helper()
-	j := l.c.Job(JobKey{"u", name})
+	l.startJob(l.c.Job(JobKey{"u", name}), index, machine)
+}
+
+// startJob is start for a job of any user.
+func (l *testLog) startJob(j *Job, index uint32, machine string) {
+	l.t.Helper()
 	l.do(&borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: []*borgpb.Assignment{
 		{Uid: j.uid.String(), Index: index, LastAttempt: j.rows[index].attempt, Machine: machine}}}}})
 	l.do(&borgpb.Op{Op: &borgpb.Op_Reports{Reports: &borgpb.Reports{Machines: []*borgpb.MachineReport{{Machine: machine, Tasks: []*borgpb.TaskReport{{
@@ -67,4 +74,39 @@ func TestQuarantineIsDue(t *testing.T) {
 	if due := l.c.DueInNs(); due <= 0 || due > 100*second {
 		t.Errorf("its end is due in %d ns, want at most 100 s", due)
 	}
+}
+
+// One user leaves quarantines to others.
+func TestQuarantinesOfOneUser(t *testing.T) {
+	const tasks = 1_300
+	l := latestQuotaLog(t)
+	for m := 10; m < 20; m++ {
+		l.do(addMachine(fmt.Sprint("m", m), 1_000_000_000, 1<<49))
+	}
+	l.do(setQuota("u", production, 1_000_000_000, 1<<50))
+	l.do(submitJob(t, "web", service(tasks, 200, 1, 1)))
+	for n := range maxQuarantinedOfUser {
+		i := uint32(n % tasks)
+		l.start("web", i, fmt.Sprint("m", 10+(n+n/tasks)%10))
+		l.do(quarantineTask("web", i))
+	}
+	last := uint32(tasks - 1)
+	l.start("web", last, "m1")
+	res, _ := l.apply(quarantineTask("web", last))
+	if r := res[0].Refusal; r.GetKind() != borgpb.RefusalKind_REFUSAL_KIND_LIMIT || !strings.Contains(r.Message, "5000 copies of user u") {
+		t.Errorf("one copy more in quarantine: %v, want the limit of the user", r)
+	}
+	l.do(setQuota("v", production, 1_000, 1<<30))
+	l.do(submitBy(t, "v", "web", service(1, 200, 1, 1)))
+	j := l.c.Job(JobKey{"v", "web"})
+	l.startJob(j, 0, "m2")
+	op := quarantineTask("web", 0)
+	op.GetQuarantineTask().User = "v"
+	l.do(op)
+	l.fine()
+	l.do(killJob("web"))
+	if n := len(l.c.quarantined); n != 1 || l.c.quarantinedBy["u"] != 0 {
+		t.Errorf("%d copies are in quarantine after the job's end, %v by user", n, l.c.quarantinedBy)
+	}
+	l.fine()
 }

@@ -285,7 +285,7 @@ func (c *Cell) checkSale(band borgpb.Band, before *Quota, grant *Resources) *bor
 	w := &sales[0]
 	return refuse(borgpb.RefusalKind_REFUSAL_KIND_QUOTA, "", "limit",
 		"%s of %s cannot be sold beyond %s‰ of the cell, which has %s: %s may be granted, others have %s, so at most %s can be granted here; grant less, take some back with borgcfg quota delete, or borgcfg quota policy --oversell %s=PERMILLE",
-		w.what(), soldName(band), fmt.Sprint(c.Oversell(band)), w.text(c.quotas.capacity.of(&w.item)), w.text(w.most), w.text(w.others), w.text(w.most.minus(w.others)), BandName(soldAs(band)))
+		w.what(), soldName(band), fmt.Sprint(c.Oversell(band)), w.words(c.quotas.capacity.of(&w.item)), w.words(w.most), w.words(w.others), w.words(w.most.minus(w.others)), BandName(soldAs(band)))
 }
 
 func (c *Cell) checkDeleteQuota(o *borgpb.DeleteQuota) (commit, *borgpb.Refusal) {
@@ -310,10 +310,16 @@ func (c *Cell) checkSetQuotaPolicy(o *borgpb.SetQuotaPolicy) (commit, *borgpb.Re
 	if o.Enforce == nil && len(o.Oversell) == 0 {
 		return nil, invalid("", "nothing is said: want enforce, oversell or both")
 	}
+	var said bandSet
 	for _, s := range o.Oversell {
 		if r := checkBand(s.Band); r != nil {
 			return nil, r
 		}
+		// So the list is no longer than there are bands.
+		if said.has(s.Band) {
+			return nil, invalid("oversell", "%s is named twice", BandName(s.Band))
+		}
+		said |= 1 << s.Band
 		if s.Band != soldAs(s.Band) {
 			return nil, invalid("oversell", "%s is sold with %s; say how far that may be", BandName(s.Band), BandName(soldAs(s.Band)))
 		}

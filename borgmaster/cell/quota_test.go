@@ -469,6 +469,8 @@ func TestQuotaAdviceIsAccepted(t *testing.T) {
 		l.short(job, "The cell is sold out: of the 1000 of cpu that may be granted for production and monitoring, others have 999.",
 			"borgcfg quota policy --oversell production=1010; then borgcfg quota set u production --cpu 2.5 --mem 2TiB")
 	}
+	// No grant makes room for more than the whole cell has, and no policy is advised.
+	l.short(submitJob(t, "vast", service(1, 200, 1_000_001, tib)), ". The whole cell is smaller: it has 1000 of cpu, of which 1000 may be granted for production and monitoring; ask for less or add machines")
 	grant := setQuota("u", production, 2_500, 2*tib)
 	l.short(grant, "cannot be sold")
 	sell := func(milli uint32) *borgpb.Op {
@@ -484,6 +486,16 @@ func TestQuotaAdviceIsAccepted(t *testing.T) {
 	res, _ := l.apply(submitJob(t, "huge", service(2, 110, 10, tib)))
 	if r := res[0].Refusal; r == nil || !strings.Contains(r.Message, "borgcfg quota set u batch") {
 		t.Errorf("%v, want the grant advised", res[0])
+	}
+}
+
+// TestAmountWords: people read units, rounded down.
+func TestAmountWords(t *testing.T) {
+	mem := item{dim: dimMem}
+	for bytes, want := range map[int64]string{0: "0", 1023: "1023", 1024: "1KiB", 1536 << 20: "1.5GiB", 20221211440: "18.83GiB", 60663634320: "56.49GiB", 5 << 40: "5TiB"} {
+		if got := mem.words(amountOf(bytes, 1)); got != want {
+			t.Errorf("%d bytes: %q, want %q", bytes, got, want)
+		}
 	}
 }
 

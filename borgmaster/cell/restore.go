@@ -76,6 +76,15 @@ func (m *Machine) closedWords() string {
 // restoredWords say what a cell that is held waits for.
 const restoredWords = "the cell was restored and waits until its machines have told what they run: borgcfg restore status"
 
+// HoldWords say that nothing is placed since the cell was restored, for people; empty
+// if it is not held.
+func (c *Cell) HoldWords() string {
+	if !c.restored.held {
+		return ""
+	}
+	return restoredWords
+}
+
 // Restore makes of a cell that was read from a checkpoint the one that a new epoch
 // begins with. It is not done by the log, but before there is one: whoever restores
 // the same checkpoint to the same epoch gets the same cell.

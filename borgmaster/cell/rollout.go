@@ -209,11 +209,8 @@ func (c *Cell) pickCanaries(j *Job) {
 		return
 	}
 	for _, want := range []state{stateRunning, statePending} {
-		for place := range j.Size() {
+		for place := uint32(0); place < j.Size() && len(u.chosen) < int(u.policy.canaries); place++ {
 			t := j.rows[u.at(place)]
-			if len(u.chosen) == int(u.policy.canaries) {
-				return
-			}
 			if t.state != want || t.attempt == 0 || t.flags&taskCanary != 0 || c.strands(t) {
 				continue
 			}

@@ -168,7 +168,7 @@ func (c *Cell) updateOn(j *Job) {
 // now on, so it is a change of the job.
 func (c *Cell) promote(j *Job, words string) {
 	u := j.update
-	u.promoted, u.state, u.canaryNs, u.cursor = true, borgpb.UpdateState_UPDATE_STATE_ROLLING, 0, 0
+	u.promoted, u.chosen, u.state, u.canaryNs, u.cursor = true, nil, borgpb.UpdateState_UPDATE_STATE_ROLLING, 0, 0
 	u.progressNs = c.clock.cellNs
 	j.version++
 	c.dirty(u)

@@ -2,6 +2,7 @@ package cell
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -163,75 +164,13 @@ func checkSaverRoom(saver, alloc *borgpb.Resources) *borgpb.Refusal {
 	return invalid("spec.saver.task.resources", "a saver asks for at most the cpu and memory of its alloc, %d milli-cores and %d bytes", of.CPUMilli, of.MemBytes)
 }
 
-// saversOf counts the savers of a user.
-func (c *Cell) saversOf(user string) (n int) {
-	for _, j := range c.savers {
-		if j.key.User == user {
-			n++
-		}
-	}
-	return n
-}
-
-// saveLeft begins to save what an alloc leaves on a machine.
-func (c *Cell) saveLeft(a *Alloc, m *Machine) {
-	set := a.set
-	if set.spec.Saver == nil || a.state == stateDead && mutant.Planted(mutant.DeadLeaveNothing) {
-		return
-	}
-	key, r := c.saverKey(a)
-	var spec *Spec
-	if r == nil {
-		spec, r = c.saverSpec(key, set.spec.Priority, set.specBytes)
-	}
-	switch {
-	case r != nil:
-	case len(c.savers) >= maxSavers || c.counts.liveTasks() >= maxLiveTasks:
-		r = limit("", "%d savers are under way", len(c.savers))
-	case len(c.savers) >= maxSaversOfUser && c.saversOf(set.key.User) >= maxSaversOfUser:
-		r = limit("", "%d savers of user %s are under way", maxSaversOfUser, set.key.User)
-	}
-	if r != nil {
-		e := allocEvent(a, m, borgpb.EventKind_EVENT_KIND_SAVE_GIVEN_UP, stateNone, stateNone)
-		e.Reason = r.Message
-		c.emit(e)
-		return
-	}
-	j := c.submit(key, spec, nil, nil)
-	time := set.spec.Saver.TimeNs
-	if time == 0 {
-		time = saveNs
-	}
-	j.saving = &saving{
-		set: set.key, index: a.index, attempt: a.attempt, machine: m.name, untilNs: min(c.clock.cellNs+time, maxTimeNs), beside: a.state != stateDead,
-	}
-	c.addSaver(j)
-	m.changes++
-}
-
-// maxSaverSuffixBytes is more than saverKey adds to the name of a set: three numbers and "-save---".
-const maxSaverSuffixBytes = 8 + 10 + 20 + 2
-
-// saverKey names the job that saves what an alloc left: SET-save-INDEX-ATTEMPT, and a
-// number where that is taken, by a set of that name that is there again.
-func (c *Cell) saverKey(a *Alloc) (JobKey, *borgpb.Refusal) {
-	set := a.set.key
-	for n := 1; n <= maxSaverNames; n++ {
-		suffix := fmt.Sprintf("-save-%d-%d", a.index, a.attempt)
-		if n > 1 {
-			suffix += fmt.Sprintf("-%d", n)
-		}
-		key := JobKey{set.User, set.Name[:min(len(set.Name), maxNameBytes-len(suffix))] + suffix}
-		if st := c.stateOfKey(key); (st == stateNone || st == stateDead) && !c.endingOf(key) {
-			return key, nil
-		}
-	}
-	return JobKey{}, badState(TaskID{set, a.index}.String(), "there are %d other jobs of the name of its saver", maxSaverNames)
-}
-
 func (c *Cell) addSaver(j *Job) {
 	at, _ := slices.BinarySearchFunc(c.savers, j.uid, compareUID)
 	c.savers = slices.Insert(c.savers, at, j)
+	if c.saversOf == nil {
+		c.saversOf = make(map[string]int)
+	}
+	c.saversOf[j.key.User]++
 	c.lookAtSavers()
 }
 
@@ -242,6 +181,9 @@ func (c *Cell) saverEnded(j *Job) {
 		return
 	}
 	c.savers = slices.DeleteFunc(c.savers, func(o *Job) bool { return o == j })
+	if c.saversOf[j.key.User]--; c.saversOf[j.key.User] == 0 {
+		delete(c.saversOf, j.key.User)
+	}
 	if m := c.machines[v.machine]; m != nil {
 		m.changes++
 	}
@@ -442,7 +384,7 @@ func (c *Cell) endSavers(m *Machine, reason string) {
 
 // checkSavers checks which jobs are savers.
 func (c *Cell) checkSavers() error {
-	n := 0
+	n, of := 0, make(map[string]int)
 	for j := range c.jobs.each() {
 		v := j.saving
 		if v == nil {
@@ -456,6 +398,7 @@ func (c *Cell) checkSavers() error {
 		}
 		if j.deathSeq == 0 {
 			n++
+			of[j.key.User]++
 			if !slices.Contains(c.savers, j) {
 				return fmt.Errorf("job %v saves something and is not listed", j.key)
 			}
@@ -464,8 +407,8 @@ func (c *Cell) checkSavers() error {
 			}
 		}
 	}
-	if n != len(c.savers) {
-		return fmt.Errorf("%d jobs save something, %d are listed", n, len(c.savers))
+	if n != len(c.savers) || !maps.Equal(of, c.saversOf) {
+		return fmt.Errorf("%d jobs save something, of users %v; %d are listed, of %v", n, of, len(c.savers), c.saversOf)
 	}
 	return nil
 }

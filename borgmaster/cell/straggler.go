@@ -102,6 +102,30 @@ func (c *Cell) freeUpdate(t *Task) {
 	}
 }
 
+// canaries are the tasks that try the new version first, until it is promoted.
+func (u *Update) canaries() (chosen []uint32) {
+	if !u.canarying() {
+		return nil
+	}
+	for _, t := range u.job.rows {
+		if t.flags&taskCanary != 0 {
+			chosen = append(chosen, t.index)
+		}
+	}
+	return chosen
+}
+
+// dropCanary makes a task one that is no canary, if it is one.
+func (c *Cell) dropCanary(t *Task) {
+	if t.flags&taskCanary == 0 {
+		return
+	}
+	t.flags &^= taskCanary
+	u := t.job.update
+	u.chosen = slices.DeleteFunc(u.chosen, func(i uint32) bool { return i == t.index })
+	c.dirty(t)
+}
+
 // replaceCanary has another task try the new version first, in the place of one whose
 // machine is down or gone.
 func (c *Cell) replaceCanary(t *Task) {
@@ -110,10 +134,8 @@ func (c *Cell) replaceCanary(t *Task) {
 	if !u.Rolling() || !u.canarying() || t.flags&taskCanary == 0 {
 		return
 	}
-	t.flags &^= taskCanary
-	u.chosen = slices.DeleteFunc(u.chosen, func(i uint32) bool { return i == t.index })
+	c.dropCanary(t)
 	c.clearUpdating(t)
-	c.dirty(t)
 	c.dirty(u)
 	if c.pickCanaries(j); u.promoted {
 		c.promote(j, "promoted by itself: no task is left that could be a canary")

@@ -378,6 +378,7 @@ func (c *Cell) cutLast(j *Job, cause borgpb.StopCause, reason string) {
 	}
 	j.rows[t.index] = nil
 	j.rows = j.rows[:t.index]
+	c.dropCanary(t)
 	if t.recorded() {
 		c.dirty(t)
 	}

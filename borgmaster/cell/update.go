@@ -32,7 +32,7 @@ type Update struct {
 	down uint32
 	// Every task before that place in its order has been dealt with; derived.
 	cursor uint32
-	// Its canaries, as they were chosen; and who is watched, who has been for longest
+	// Its canaries, ascending, until it is promoted; and who is watched, who has been for longest
 	// first. Derived.
 	chosen  []uint32
 	watched []watched
@@ -208,11 +208,7 @@ func (c *Cell) beginUpdate(j *Job, spec *Spec, next Update, why string) {
 	c.recharge(j)
 	c.limitDomains(j)
 	c.reschedule(j, was.Proto.Cron)
-	if j.daemon != nil {
-		c.seatJob(j)
-	}
-	j.leaveDueNs = 0
-	c.lookAtSavers()
+	// Before seats change: a seat that goes would look for another canary in the place of its own.
 	for _, t := range j.rows {
 		if t.flags&(taskSkipped|taskCanary) != 0 {
 			t.flags &^= taskSkipped | taskCanary
@@ -223,6 +219,11 @@ func (c *Cell) beginUpdate(j *Job, spec *Spec, next Update, why string) {
 			c.clearUpdating(t)
 		}
 	}
+	if j.daemon != nil {
+		c.seatJob(j)
+	}
+	j.leaveDueNs = 0
+	c.lookAtSavers()
 	c.pickCanaries(j)
 	j.changedWallNs = c.clock.wallNs
 	c.dirty(j)

@@ -16,9 +16,9 @@ const (
 )
 
 // Work is what it takes to apply an op, beside what its bytes tell: one for each task or
-// alloc that the op makes, changes or ends, or on whose behalf it looks at a machine, and
-// ReadWork. A unit takes a replica one or two microseconds. The spec is not decoded. A request
-// that was done already is read, and no more.
+// alloc that the op makes, changes or ends, or on whose behalf it looks at a machine, one
+// for each job or alloc set that is charged anew, and ReadWork. A unit takes a replica one or
+// two microseconds. The spec is not decoded. A request that was done already is read, and no more.
 func (c *Cell) Work(op *borgpb.Op) int {
 	if c.requests.byID[op.GetRequestId()] != nil {
 		return Elements(op) / elementsPerWork
@@ -56,6 +56,11 @@ func (c *Cell) Work(op *borgpb.Op) int {
 	case *borgpb.Op_SetLabels:
 		if o.SetLabels.GetUser() != "" {
 			n += max(c.rowsOf(o.SetLabels), c.allocsOf(o.SetLabels))
+		}
+	case *borgpb.Op_SetQuotaPolicy:
+		// All jobs and alloc sets are charged anew. A cell of more must be able to do it too.
+		if enforce := o.SetQuotaPolicy.Enforce; enforce != nil && *enforce != c.quotas.policy.enforce {
+			n += min(c.jobs.len()+len(c.setList), maxTasksPerJob)
 		}
 	}
 	return n

@@ -80,6 +80,16 @@ func TestWorkCountsTasks(t *testing.T) {
 	wants(&borgpb.Op{Op: &borgpb.Op_ResizeAllocSet{ResizeAllocSet: &borgpb.ResizeAllocSet{User: "u", Name: "s", Allocs: 1}}}, 5_000)
 	wants(&borgpb.Op{}, 0)
 
+	for i := range 100 {
+		l.do(submitBy(t, "u", fmt.Sprint("small-", i), service(1, 0, 1, 1)))
+	}
+	jobs := l.c.NumJobs()
+	wants(enforce(true), jobs)
+	l.do(enforce(true))
+	wants(enforce(true), 0)
+	wants(enforce(false), jobs)
+	l.do(enforce(false))
+
 	again := resize(100_000)
 	again.RequestId, again.RequestWallNs = "again", l.wallNs
 	wants(again, 100_000)

@@ -53,7 +53,7 @@ type Cell struct {
 	source    *identity.Source
 	// Stops the renewal of source; nil: it does not run.
 	endRenewal func()
-	// Each asks the replica of its index plus one. It grows under eachMu.
+	// Each asks the replica of its index plus one. It changes under eachMu.
 	each   []*client.Client
 	eachMu *sync.Mutex
 	// Where a program listens whom others reach at an address, when something

@@ -67,10 +67,14 @@ func (c *Cell) beBelieved(ctx context.Context) error {
 
 // redial replaces the clients: a connection keeps the certificate that it began with.
 func (c *Cell) redial() error {
-	for _, one := range append(c.each, c.client) {
+	c.eachMu.Lock()
+	each := c.each
+	c.each = nil
+	c.eachMu.Unlock()
+	for _, one := range each {
 		one.Close()
 	}
-	c.each = nil
+	c.client.Close()
 	return c.dial()
 }
 

@@ -65,7 +65,33 @@ func (c *testCell) source(role identity.Role, id string) (*identity.Source, erro
 	return c.ca.Source(identity.Name{Cell: "test", Role: role, ID: id}, time.Now(), identity.LifeOf(role))
 }
 
-func (c *testCell) start(replicas int, id string) error {
+// restoredCell is a cell that was restored, with these machines, none of which is up.
+func restoredCell(id string, machines []string) (*borgcell.Cell, error) {
+	c := borgcell.New(id, 1)
+	ops := []*borgpb.Op{{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: borgcell.BuildFormat}}}}
+	for _, name := range machines {
+		ops = append(ops, &borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: name, Spec: &borgpb.MachineSpec{
+			Addr: "127.0.0.1:1", Capacity: &borgpb.Resources{CpuMilli: 4000, MemBytes: 8 << 30},
+		}}}})
+	}
+	entry := &borgpb.Entry{WallTimeNs: time.Now().UnixNano(), CellTimeNs: 1}
+	for _, op := range ops {
+		data, err := proto.Marshal(op)
+		if err != nil {
+			return nil, err
+		}
+		entry.Ops = append(entry.Ops, data)
+	}
+	data, err := proto.Marshal(entry)
+	if err != nil {
+		return nil, err
+	}
+	c.Apply(1, 1, data)
+	return c, c.Restore(2)
+}
+
+// start starts the masters, of a restored cell if machines are named.
+func (c *testCell) start(replicas int, id string, machines []string) error {
 	c.id = id
 	var err error
 	if c.ca, err = identity.NewAuthority("test", time.Now(), rand.Reader); err != nil {
@@ -94,10 +120,14 @@ func (c *testCell) start(replicas int, id string) error {
 	c.metrics.start()
 	start := time.Now()
 	clock := func() int64 { return int64(time.Since(start)) + 1 }
-	c.group, err = memlog.NewGroup(memlog.Config{
+	config := memlog.Config{
 		CellID: id, Epoch: 1, Replicas: replicas, Addrs: c.addrs,
 		Clock: func() (int64, int64) { return clock(), time.Now().UnixNano() },
-	})
+	}
+	if len(machines) > 0 {
+		config.Load = func() (*borgcell.Cell, error) { return restoredCell(id, machines) }
+	}
+	c.group, err = memlog.NewGroup(config)
 	if err != nil {
 		return err
 	}
@@ -372,6 +402,18 @@ func (b *pretendBorglet) readTimes(req *borgrpc.ReadLogRequest, stream grpc.Serv
 	return nil
 }
 
+// runs reports whether a copy has a process.
+func (b *pretendBorglet) runs(id *borgrpc.CopyID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, r := range b.copies {
+		if r.JobUid == id.JobUid && r.Index == id.Index && r.Attempt == id.Attempt {
+			return r.State == int32(borgpb.AttemptState_ATTEMPT_STATE_RUNNING)
+		}
+	}
+	return false
+}
+
 // ExecCopy pretends to a few programs: echo and cat do what they do, exit ends with the
 // code that it is given, hang waits for the caller to go.
 func (b *pretendBorglet) ExecCopy(stream borgrpc.BorgletService_ExecCopyServer) error {
@@ -382,6 +424,9 @@ func (b *pretendBorglet) ExecCopy(stream borgrpc.BorgletService_ExecCopyServer) 
 	say := func(r *borgrpc.ExecResponse) error { return stream.Send(r) }
 	args := first.GetProgram().GetArgs()
 	exit := &borgpb.Exit{}
+	if !b.runs(first.Copy) {
+		return grpcstatus.Errorf(codes.FailedPrecondition, "copy %s.%d.%d does not run on machine %s at this moment", first.Copy.JobUid, first.Copy.Index, first.Copy.Attempt, b.name)
+	}
 	switch args[0] {
 	case "echo", "cat", "exit", "hang":
 	default:

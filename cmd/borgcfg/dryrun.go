@@ -1,7 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -9,6 +12,7 @@ import (
 	borgcell "borg/borgmaster/cell"
 	"borg/borgmaster/client"
 	"borg/cfg"
+	"borg/cli"
 	"borg/proto/borgpb"
 )
 
@@ -69,40 +73,70 @@ func askable(ops []*borgpb.Op) int {
 	return n
 }
 
-// checkMissing asks the masters, before the first of several changes, whether each secret and
-// file is there that the steps name, and tells of all that are not. Other refusals are left to
-// the changes themselves: an earlier one may make room that a trial does not know of.
-func (s *session) checkMissing(steps []*step) error {
+// checkAll asks the masters, before the first of several changes, whether they would do all of
+// them. If not, nothing is done: it tells of all secrets and files that are missing, or else of
+// the first refusal, with the place of its object.
+func (s *session) checkAll(steps []*step) error {
+	steps = slices.DeleteFunc(slices.Clone(steps), func(st *step) bool { return st.action == nothing })
 	ops, err := s.ops(steps)
 	if err != nil || len(ops) < 2 {
 		return err
 	}
 	var first *client.RefusedError
+	var lines []string
+	// A trial knows the changes before: all those that it was asked about are new objects.
+	exact := true
 	for n := askable(ops); n > 0; n = askable(ops) {
 		err := s.client.Validate(s.ctx, ops[:n])
 		var refused *client.RefusedError
-		switch {
-		case err == nil:
-			ops = ops[n:]
-			continue
-		case !errors.As(err, &refused):
+		if err != nil && !errors.As(err, &refused) {
 			return err
 		}
-		ops = ops[refused.At+1:]
-		r := refused.Refusal
-		missing := r.Kind == borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND && strings.HasPrefix(r.Field, "spec.task.")
-		switch {
-		case !missing:
-		case first == nil:
-			first = refused
-		default:
-			first.Refusal.Message += "\n" + refused.Error()
+		asked := n
+		if refused != nil {
+			asked = refused.At
 		}
+		for _, st := range steps[:asked] {
+			exact = exact && st.action == create
+		}
+		if refused == nil {
+			ops, steps, exact = ops[n:], steps[n:], false
+			continue
+		}
+		st := steps[asked]
+		missing := isMissing(refused.Refusal)
+		if missing || first == nil && (exact || st.certain(refused.Refusal)) {
+			first = cmp.Or(first, refused)
+			lines = append(lines, fmt.Sprintf("%s: %v", st.Pos(), refused))
+		}
+		if first != nil && !missing {
+			break
+		}
+		ops, steps, exact = ops[asked+1:], steps[asked+1:], false
 	}
-	if first != nil {
-		return first
+	if first == nil {
+		return nil
 	}
-	return nil
+	return &cli.Error{
+		Code: refusalCode(first.Refusal.Kind), What: strings.Join(lines, "\n") + "\nnothing of the files was done", Err: first, Next: s.refusalHint(first.Refusal),
+	}
+}
+
+// isMissing reports whether a spec was refused for secrets or files that are not there.
+func isMissing(r *borgpb.Refusal) bool {
+	return r.Kind == borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND && strings.HasPrefix(r.Field, "spec.task.")
+}
+
+// certain reports whether a refusal holds whatever updates come before it. A trial forgets what
+// those end, shrink or grow, so a quota, a limit or an alloc set may have room by then.
+func (st *step) certain(r *borgpb.Refusal) bool {
+	switch r.Kind {
+	case borgpb.RefusalKind_REFUSAL_KIND_MALFORMED, borgpb.RefusalKind_REFUSAL_KIND_PERMISSION:
+		return true
+	case borgpb.RefusalKind_REFUSAL_KIND_INVALID:
+		return st.Job.GetAllocSet() == ""
+	}
+	return false
 }
 
 // op is the mutation that does a step.

@@ -19,6 +19,7 @@ const nameAttribute = "machine"
 func tooLarge(t *borgpb.TaskSpec, what string, machines []*borgpb.Machine) string {
 	need := t.GetResources()
 	var best borgpb.Resources
+	most := map[string]int64{}
 	matching := 0
 	for _, m := range machines {
 		if !matches(t.GetConstraints(), m) {
@@ -26,12 +27,17 @@ func tooLarge(t *borgpb.TaskSpec, what string, machines []*borgpb.Machine) strin
 		}
 		matching++
 		c := m.GetSpec().GetCapacity()
-		if need.GetCpuMilli() <= c.GetCpuMilli() && need.GetMemBytes() <= c.GetMemBytes() && need.GetDiskBytes() <= c.GetDiskBytes() {
+		if need.GetCpuMilli() <= c.GetCpuMilli() && need.GetMemBytes() <= c.GetMemBytes() && need.GetDiskBytes() <= c.GetDiskBytes() &&
+			len(t.GetPorts()) <= portsOf(m) && deviceShort(need, c) == "" {
 			return ""
 		}
 		best.CpuMilli = max(best.CpuMilli, c.GetCpuMilli())
 		best.MemBytes = max(best.MemBytes, c.GetMemBytes())
 		best.DiskBytes = max(best.DiskBytes, c.GetDiskBytes())
+		best.Ports = max(best.Ports, int64(portsOf(m)))
+		for name, milli := range devicesOf(c) {
+			most[name] = max(most[name], milli)
+		}
 	}
 	switch {
 	case matching == 0 && t.GetNetwork() == borgpb.Network_NETWORK_OWN:
@@ -44,8 +50,46 @@ func tooLarge(t *borgpb.TaskSpec, what string, machines []*borgpb.Machine) strin
 		return fmt.Sprintf("%s asks for %s of memory, and the largest machine has %s", what, bytesText(need.GetMemBytes()), bytesText(best.MemBytes))
 	case need.GetDiskBytes() > best.DiskBytes:
 		return fmt.Sprintf("%s asks for %s of disk, and the largest machine has %s", what, bytesText(need.GetDiskBytes()), bytesText(best.DiskBytes))
+	case int64(len(t.GetPorts())) > best.Ports:
+		return fmt.Sprintf("%s asks for %s, and no machine has more than %d", what, plural(len(t.GetPorts()), "port"), best.Ports)
+	}
+	if name := deviceShort(need, &borgpb.Resources{DeviceMilli: most}); name != "" {
+		return fmt.Sprintf("%s asks for %s %s, and no machine has more than %s", what, cpuText(devicesOf(need)[name]), name, cpuText(most[name]))
 	}
 	return "none has enough of everything that it asks for"
+}
+
+// portsOf returns how many ports a machine gives to tasks.
+func portsOf(m *borgpb.Machine) int {
+	if first := m.GetSpec().GetPortFirst(); first != 0 {
+		return int(m.GetSpec().GetPortLast()) - int(first) + 1
+	}
+	return 0
+}
+
+// devicesOf returns devices by name, in thousandths of one.
+func devicesOf(r *borgpb.Resources) map[string]int64 {
+	all := maps.Clone(r.GetDeviceMilli())
+	if all == nil {
+		all = map[string]int64{}
+	}
+	for name, n := range r.GetDevices() {
+		all[name] += n * 1000
+	}
+	return all
+}
+
+// deviceShort returns the first device of which need asks for more than there is; empty
+// if none.
+func deviceShort(need, have *borgpb.Resources) string {
+	has := devicesOf(have)
+	wants := devicesOf(need)
+	for _, name := range slices.Sorted(maps.Keys(wants)) {
+		if wants[name] > has[name] {
+			return name
+		}
+	}
+	return ""
 }
 
 func matches(constraints []*borgpb.Constraint, m *borgpb.Machine) bool {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"borg/cli"
@@ -33,6 +34,9 @@ func (s *session) poll(what, again string, f func() (done bool, err error)) erro
 			}
 		}
 		next := "to watch again: " + again
+		if !strings.Contains(again, "--wait") {
+			next = "to see how far it is: " + again
+		}
 		if errors.Is(context.Cause(s.ctx), errTimeout) {
 			return cli.Errorf(cli.TimedOut, "%s: not done within %v; it goes on", what, s.flag.Duration("timeout")).Hint("%s", next)
 		}

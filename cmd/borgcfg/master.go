@@ -59,7 +59,10 @@ func masterList(s *session) error {
 	t.head("MASTER", "ADDRESS", "ROLE", "HEARD", "BEHIND", "COUNTS")
 	for _, x := range resp.Members {
 		names = append(names, fmt.Sprint(x.GetMember().GetId()))
-		role, heard, counts := "voter", time.Duration(x.HeardNs).Round(time.Millisecond).String()+" ago", cell{"yes", good}
+		role, heard, behind, counts := "voter", time.Duration(x.HeardNs).Round(time.Millisecond).String()+" ago", fmt.Sprint(x.Behind), cell{"yes", good}
+		if x.HeardNs < 0 {
+			heard, behind = "never", "?"
+		}
 		switch {
 		case x.Elected:
 			role, heard = "elected", "-"
@@ -72,7 +75,7 @@ func masterList(s *session) error {
 		case !x.Current:
 			counts = cell{"no", bad}
 		}
-		t.add(x.GetMember().GetId(), x.GetMember().GetAddr(), role, heard, x.Behind, counts)
+		t.add(x.GetMember().GetId(), x.GetMember().GetAddr(), role, heard, behind, counts)
 	}
 	if s.out.format == "name" {
 		return s.out.names(names)

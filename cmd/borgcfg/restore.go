@@ -1,16 +1,21 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
 
 	ucli "github.com/urfave/cli/v2"
 
+	"borg/borgmaster/client"
 	"borg/cli"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
+
+// silentShown is how many machines of which the same is said are named.
+const silentShown = 10
 
 func restoreCommands(con *console) *ucli.Command {
 	all := func(usage string) ucli.Flag {
@@ -57,7 +62,23 @@ func restoreStatus(s *session) error {
 	if unknown > 0 {
 		s.progress("see them: borgcfg restore unknown")
 	}
+	if r.Held {
+		s.progress("to place tasks now, although machines may run them already: borgcfg restore go")
+	}
 	return nil
+}
+
+// tellHold says in the status of a cell that was restored that it is held.
+func (s *session) tellHold(m *client.Client, c *borgrpc.GetCellResponse) {
+	// A cell that was never restored is of epoch 1. Without an elected master the answer
+	// would have to wait.
+	if c.Epoch < 2 || c.Elected == 0 {
+		return
+	}
+	if r, err := m.GetRestore(s.ctx); err == nil && r.Held {
+		s.say("the cell was restored, and nothing is placed until its machines have told what they run: %d of %d have, and it waits for at most %v; see: borgcfg restore status",
+			r.Heard, r.Machines, time.Duration(r.HeldForNs).Round(time.Second))
+	}
 }
 
 func began(s *session, wallNs int64) string {
@@ -83,16 +104,18 @@ func restoreUnknown(s *session) error {
 	if err != nil {
 		return err
 	}
-	tellSilent(s, resp.Silent)
+	incomplete := tellSilent(s, resp.Silent)
 	switch {
 	case s.out.format == "name":
 		var names []string
 		for _, u := range resp.Unknown {
 			names = append(names, taskWord(u))
 		}
-		return s.out.names(names)
+		return cmp.Or(s.out.names(names), incomplete)
 	case s.out.machine():
-		return list(s.out, resp.Unknown)
+		return cmp.Or(list(s.out, resp.Unknown), incomplete)
+	case len(resp.Unknown) == 0 && incomplete != nil:
+		return incomplete
 	case len(resp.Unknown) == 0:
 		s.progress("the cell knows all that runs")
 		return nil
@@ -107,7 +130,7 @@ func restoreUnknown(s *session) error {
 		state := strings.ToLower(strings.TrimPrefix(borgpb.AttemptState(u.Report.State).String(), "ATTEMPT_STATE_"))
 		t.add(taskWord(u), u.Report.Attempt, u.Machine, state, since, u.SpecHash, u.Report.JobUid, u.WhyNot)
 	}
-	return t.write(s.out, "")
+	return cmp.Or(t.write(s.out, ""), incomplete)
 }
 
 func taskWord(u *borgrpc.Unknown) string {
@@ -117,10 +140,30 @@ func taskWord(u *borgrpc.Unknown) string {
 	return fmt.Sprintf("%s/%s/%d", u.Runs.User, u.Runs.Job, u.Report.Index)
 }
 
-func tellSilent(s *session, silent []*borgrpc.Silent) {
-	for _, x := range silent {
-		s.progress("machine %s did not answer: %s", x.Machine, x.Error)
+// tellSilent names the machines of which it is not known what they run, and returns
+// the error of a command whose answer lacks them; nil if there are none.
+func tellSilent(s *session, silent []*borgrpc.Silent) error {
+	if len(silent) == 0 {
+		return nil
 	}
+	var errs []string
+	named := map[string][]string{}
+	for _, x := range silent {
+		if named[x.Error] == nil {
+			errs = append(errs, x.Error)
+		}
+		named[x.Error] = append(named[x.Error], x.Machine)
+	}
+	for _, e := range errs {
+		names := named[e]
+		more := ""
+		if n := len(names) - silentShown; n > 0 {
+			more = fmt.Sprintf(" and %d more", n)
+		}
+		s.progress("%s%s: %s", strings.Join(names[:min(len(names), silentShown)], ", "), more, e)
+	}
+	return cli.Errorf(cli.Unreachable, "the cell does not know yet what runs on %s", plural(len(silent), "machine")).
+		Hint("how far it is: borgcfg restore status; a machine that is gone for good: borgcfg machine remove MACHINE")
 }
 
 // unknownJobs are the jobs that are named, or none for all.
@@ -152,8 +195,7 @@ func restoreAdopt(s *session) error {
 	if err != nil {
 		return err
 	}
-	tellSilent(s, resp.Silent)
-	return unknownDone(s, "adopted", resp.Jobs)
+	return unknownDone(s, "adopted", resp.Jobs, resp.Silent)
 }
 
 func restoreStop(s *session) error {
@@ -169,25 +211,30 @@ func restoreStop(s *session) error {
 	if err != nil {
 		return err
 	}
-	tellSilent(s, resp.Silent)
-	return unknownDone(s, "stopping", resp.Jobs)
+	return unknownDone(s, "stopping", resp.Jobs, resp.Silent)
 }
 
-func unknownDone(s *session, what string, jobs []*borgrpc.UnknownDone) error {
-	refused := 0
+func unknownDone(s *session, what string, jobs []*borgrpc.UnknownDone, silent []*borgrpc.Silent) error {
+	refused, code := 0, cli.NotFound
 	for _, j := range jobs {
 		if j.Refusal != nil {
 			refused++
+			if j.Refusal.Kind != borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND {
+				code = cli.Refused
+			}
 			s.progress("%s: %s", j.Job, j.Refusal.Message)
 			continue
 		}
 		s.say("%s: %s, %d copies", j.Job, what, j.Copies)
 	}
+	incomplete := tellSilent(s, silent)
 	switch {
+	case incomplete != nil:
+		return incomplete
+	case refused > 0:
+		return cli.Errorf(code, "%d of %d jobs were left as they are", refused, len(jobs)).Hint("see: borgcfg restore unknown")
 	case len(jobs) == 0:
 		s.progress("the cell knows all that runs")
-	case refused > 0:
-		return cli.Errorf(cli.Refused, "%d of %d jobs were left as they are", refused, len(jobs)).Hint("see: borgcfg restore unknown")
 	}
 	return nil
 }

@@ -23,6 +23,7 @@ func TestMain(m *testing.M) {
 // the usual commands of testscript there are:
 //
 //	cell N            start a cell of N masters; $BORG_CELL names it
+//	cell N MACHINE... the same, restored with machines that no master has heard
 //	machine NAME CPU  start a machine with so many cores; $NAME is its address
 //	elect N           make master N the elected one; 0: nobody
 //	exits CODE CMD    run borgcfg and expect this exit code
@@ -55,7 +56,7 @@ func cellCommand(ts *testscript.TestScript, neg bool, args []string) {
 	n, err := strconv.Atoi(args[0])
 	ts.Check(err)
 	c := theCell(ts)
-	ts.Check(c.start(n, "cell-of-"+ts.Name()))
+	ts.Check(c.start(n, "cell-of-"+ts.Name(), args[1:]))
 	ts.Defer(c.stop)
 	ts.Setenv("BORG_CELL", strings.Join(c.addrs, ","))
 	ts.Setenv("CELL_ID", c.id)

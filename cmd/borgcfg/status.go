@@ -80,6 +80,7 @@ func (s *session) printStatus(m *client.Client, c *borgrpc.GetCellResponse, resp
 	for _, line := range cellLines(c, s.now()) {
 		s.say("%s", line)
 	}
+	s.tellHold(m, c)
 	if s.out.wide() {
 		if err := s.masterTable(m.Survey(s.ctx)); err != nil {
 			return err

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"regexp"
-	"slices"
 	"strings"
 
 	"borg/borgmaster/client"
@@ -49,12 +48,8 @@ func (s *session) missesJob(n jobName) error {
 }
 
 func (s *session) missesMachine(name string) error {
-	m, err := s.master()
-	if err != nil {
-		return err
-	}
-	resp, err := m.ListMachines(s.ctx, &borgrpc.ListMachinesRequest{})
-	if err != nil || slices.ContainsFunc(resp.Machines, func(m *borgpb.Machine) bool { return m.GetMeta().GetName() == name }) {
+	machine, err := s.machineThere(name)
+	if err != nil || machine != nil {
 		return err
 	}
 	return s.noSuchMachine(name)

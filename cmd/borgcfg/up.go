@@ -257,7 +257,7 @@ func upFiles(s *session) error {
 		_, misfit := s.misfits(steps, true)
 		return misfit
 	}
-	if err := s.checkMissing(steps); err != nil {
+	if err := s.checkAll(steps); err != nil {
 		return err
 	}
 	strangers := s.strangers(steps)
@@ -406,7 +406,7 @@ func updateFile(s *session) error {
 		}
 		return cli.Errorf(cli.NotFound, "%s", what).Hint("create it: borgcfg up %s", s.sameFiles())
 	}
-	if err := s.checkMissing(steps); err != nil {
+	if err := s.checkAll(steps); err != nil {
 		return err
 	}
 	for _, st := range steps {

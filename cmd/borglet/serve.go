@@ -47,7 +47,7 @@ func serveCommand() *ucli.Command {
 			&ucli.StringFlag{Name: "capacity", Usage: "what tasks may use in all, such as `cpu=2,mem=4GiB,disk=20GiB` (default: the machine's)"},
 			&ucli.IntFlag{Name: "exclusive-cores", Usage: "how many `CORES` tasks may have alone, at most (default: all but one; none if --capacity offers less cpu than the machine has)"},
 			&ucli.StringSliceFlag{Name: "attr", Usage: "attribute `KEY=VALUE` of the machine, for constraints; may be repeated"},
-			&ucli.StringFlag{Name: "task-ports", Value: "20000-29999", Usage: "ports that may be granted to tasks, `FIRST-LAST`"},
+			&ucli.StringFlag{Name: "task-ports", Value: fmt.Sprintf("%d-%d", borgpb.TaskPortFirst, borgpb.TaskPortLast), Usage: "ports that may be granted to tasks, `FIRST-LAST`"},
 			&ucli.StringFlag{Name: "task-ids", Value: fmt.Sprintf("%d-%d", container.DefaultTaskIDs[0], container.DefaultTaskIDs[1]),
 				Usage: "user ids of the machine that are the tasks', 65536 for each, `FIRST-LAST`"},
 			&ucli.StringSliceFlag{Name: "writable-mounts", Usage: "`DIRECTORY` below which tasks may have writable mounts; may be repeated"},

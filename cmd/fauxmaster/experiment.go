@@ -50,7 +50,7 @@ func experimentCommand() *ucli.Command {
 		q := questions[name]
 		c.Subcommands = append(c.Subcommands, &ucli.Command{
 			Name: name, Usage: fmt.Sprintf("%s (%s)", q.Usage, q.Figure), ArgsUsage: "CHECKPOINT|ARCHIVE",
-			Flags:  slices.Concat(q.flags, trialFlags(), schedulerFlags(), reportFlags()),
+			Flags:  slices.Concat(q.flags, trialFlags(), []ucli.Flag{pendingFlag()}, schedulerFlags(), reportFlags()),
 			Action: func(ctx *ucli.Context) error { return experiment(ctx, name) },
 		})
 	}
@@ -96,6 +96,11 @@ func experiment(ctx *ucli.Context, name string) error {
 	setup, asked, err := experimentSetup(ctx, name)
 	if err != nil {
 		return err
+	}
+	if setup.Pending = ctx.Int("pending"); setup.Pending < 0 {
+		return cli.Errorf(cli.Usage, "--pending %d: want 0 or more", setup.Pending)
+	} else if setup.Pending > 0 {
+		asked += fmt.Sprintf(", %d may be pending", setup.Pending)
 	}
 	p, err := openCell(ctx, strings.Replace(experimentUsage, "segregate", name, 1))
 	if err != nil {

@@ -24,6 +24,7 @@ func allKinds(t *testing.T) string {
 	from := &trace.Cell{}
 	for i, cpu := range []int64{64_000, 7_000, 33_333, 48_000} {
 		from.Machines = append(from.Machines, trace.Machine{Name: fmt.Sprintf("host-%d", i), Spec: &borgpb.MachineSpec{
+			PortFirst: borgpb.TaskPortFirst, PortLast: borgpb.TaskPortLast,
 			Addr: "127.0.0.1:7101", Capacity: &borgpb.Resources{CpuMilli: cpu, MemBytes: 123_456_789_012 + int64(i)*7},
 			Attributes: map[string]string{"rack": fmt.Sprintf("r%d", i/2), "platform": "p"},
 		}})

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"syscall"
 	"time"
 
 	ucli "github.com/urfave/cli/v2"
@@ -94,8 +95,14 @@ func pastError(path string, err error) error {
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
 		return cli.Errorf(cli.NotFound, "there is no file or directory %s", path)
+	case errors.Is(err, syscall.ENOTDIR):
+		return cli.Errorf(cli.Usage, "%s is one checkpoint, and this takes an archive, which is a directory with a change log", path)
 	case errors.As(err, &reach):
-		return cli.Errorf(cli.NotFound, "%w", err).Hint("what there is: borgmaster checkpoint list %s", path)
+		e := cli.Errorf(cli.NotFound, "%w", err)
+		if at, err := os.Stat(path); err == nil && !at.IsDir() {
+			return e.Hint("leave --at out")
+		}
+		return e.Hint("what there is: borgmaster checkpoint list %s", path)
 	case errors.As(err, &noTask):
 		return cli.Errorf(cli.NotFound, "%w", err)
 	case errors.As(err, &damaged):

@@ -217,7 +217,12 @@ func modelError(what string, err error) error {
 		if refused.Why.GetKind() == borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND {
 			code = cli.NotFound
 		}
-		return cli.Errorf(code, "%s: %w", what, err)
+		e := cli.Errorf(code, "%s: %w", what, err)
+		switch refused.Why.GetKind() {
+		case borgpb.RefusalKind_REFUSAL_KIND_QUOTA, borgpb.RefusalKind_REFUSAL_KIND_PERMISSION:
+			return e.Hint("this is a picture of a cell, which borgcfg does not change; to ask as a user who has what is wanted: --user USER")
+		}
+		return e
 	}
 	return cli.Errorf(cli.Failed, "%s: %w", what, err)
 }

@@ -38,7 +38,7 @@ func compactCommand() *ucli.Command {
 }
 
 func pendingFlag() ucli.Flag {
-	return &ucli.IntFlag{Name: "pending", Usage: "`NUMBER` of tasks that may find no place, besides picky ones, of which the paper allows 0.2 %"}
+	return &ucli.IntFlag{Name: "pending", Usage: "`NUMBER` of tasks that may find no place, besides the 0.2 % of picky ones that the paper allows"}
 }
 
 // trialFlags say how the trials of compactions are made.
@@ -182,7 +182,7 @@ func makeTrials(ctx context.Context, parts []plan.Part, trials, threads int, sta
 func compactError(err error) error {
 	var not *plan.DoesNotFit
 	if errors.As(err, &not) {
-		return cli.Errorf(cli.CannotFit, "compact the cell: %w", err).Hint("fauxmaster ab CHECKPOINT says how much finds no place")
+		return cli.Errorf(cli.CannotFit, "compact the cell: %w", err).Hint("to let so many wait: --pending %d", not.Packed.Pending)
 	}
 	return modelError("compact the cell", err)
 }

@@ -60,6 +60,9 @@ func fitCell(ctx *ucli.Context) error {
 		spec.Tasks = max(j.Size(), 1)
 		q.Jobs = append(q.Jobs, plan.Wanted{User: key.User, Name: key.Name, Spec: spec})
 	}
+	if err := checkAttribute(p.Cell, q.CountPer); err != nil {
+		return err
+	}
 	a, err := plan.Fit(p.Cell, search, q)
 	if err != nil {
 		return modelError("fit the job in", err)
@@ -69,6 +72,27 @@ func fitCell(ctx *ucli.Context) error {
 		table: func(w io.Writer) error { return fitTable(w, q, a) },
 		page:  func() *page { return fitPage(p, q, a) },
 	}.write(ctx)
+}
+
+// checkAttribute refuses to count by an attribute that no machine has.
+func checkAttribute(c *cell.Cell, name string) error {
+	known := []string{"machine"}
+	for m := range c.Machines() {
+		for key := range m.Attributes() {
+			if !slices.Contains(known, key) {
+				known = append(known, key)
+			}
+		}
+	}
+	if name == "" || slices.Contains(known, name) {
+		return nil
+	}
+	slices.Sort(known)
+	e := cli.Errorf(cli.NotFound, "--count-per %s: no machine has that attribute", name)
+	if near := cli.Nearest(name, known); near != "" {
+		return e.Hint("did you mean %q?", near)
+	}
+	return e.Hint("there are: %s", strings.Join(known, ", "))
 }
 
 // ownerOf is the user whose job a NAME alone means, found as borgcfg finds it where no

@@ -137,7 +137,7 @@ func addMachines(c *cell.Cell, text string, made int) ([]*borgpb.Op, error) {
 	if !ok || err != nil || n < 1 || n > 100_000 {
 		return nil, bad
 	}
-	spec := &borgpb.MachineSpec{Addr: "127.0.0.1:7101", Capacity: &borgpb.Resources{}, Attributes: map[string]string{}}
+	spec := &borgpb.MachineSpec{Addr: "127.0.0.1:7101", Capacity: &borgpb.Resources{}, PortFirst: borgpb.TaskPortFirst, PortLast: borgpb.TaskPortLast, Attributes: map[string]string{}}
 	if m := c.Machine(shape); m != nil {
 		spec = proto.CloneOf(c.MachineProto(m).GetSpec())
 	} else if !strings.Contains(shape, "=") {

@@ -156,19 +156,25 @@ func openWorkload(ctx *ucli.Context, path string) (*workload.Workload, *fauxmast
 // bandNames are those of Bands, in the order in which they are shown.
 var bandNames = []trace.Tier{trace.Monitoring, trace.Production, trace.Mid, trace.Batch, trace.Free}
 
+// workloadTable prints the samples. Of samples in a row that differ in their time alone it
+// prints the first and the last.
 func workloadTable(w io.Writer, r *workload.Report) error {
 	c := newColumns(w)
 	c.row("TIME", "PENDING", "RUNNING", "EVICTED", "PLACED", "SUBMITTED", "FINISHED", "CPU LIMITS", "CPU RESERVED", "MEM LIMITS", "MEM RESERVED", "RECORDED PENDING", "RUNNING", "EVICTED")
-	for i, s := range r.Samples {
-		row := []any{
-			clockWords(s.AtNs), thousands(s.Pending.Sum()), thousands(s.Running.Sum()), thousands(s.Evicted.Sum()), thousands(s.Placed), thousands(s.Submitted), thousands(s.Finished),
-			percentOf(s.LimitCPU), percentOf(s.ReservedCPU), percentOf(s.LimitMem), percentOf(s.ReservedMem), "", "", "",
+	for i := 0; i < len(r.Samples); {
+		first := sampleRow(r, i)
+		last := i
+		for last+1 < len(r.Samples) && slices.Equal(sampleRow(r, last+1)[1:], first[1:]) {
+			last++
 		}
-		if i < len(r.Recorded) {
-			o := &r.Recorded[i]
-			row[11], row[12], row[13] = thousands(o.Pending.Sum()), thousands(o.Running.Sum()), thousands(o.Evicted.Sum())
+		c.row(first...)
+		if between := last - i - 1; between > 0 {
+			c.row(fmt.Sprintf("(%s alike)", numberOf(between, "row")))
 		}
-		c.row(row...)
+		if last > i {
+			c.row(sampleRow(r, last)...)
+		}
+		i = last + 1
 	}
 	if err := c.end(); err != nil {
 		return err
@@ -179,6 +185,20 @@ func workloadTable(w io.Writer, r *workload.Report) error {
 		c.row(row[0], row[1])
 	}
 	return c.end()
+}
+
+// sampleRow is the row of a sample: its time, and what was seen then.
+func sampleRow(r *workload.Report, i int) []any {
+	s := r.Samples[i]
+	row := []any{
+		clockWords(s.AtNs), thousands(s.Pending.Sum()), thousands(s.Running.Sum()), thousands(s.Evicted.Sum()), thousands(s.Placed), thousands(s.Submitted), thousands(s.Finished),
+		percentOf(s.LimitCPU), percentOf(s.ReservedCPU), percentOf(s.LimitMem), percentOf(s.ReservedMem), "", "", "",
+	}
+	if i < len(r.Recorded) {
+		o := &r.Recorded[i]
+		row[11], row[12], row[13] = thousands(o.Pending.Sum()), thousands(o.Running.Sum()), thousands(o.Evicted.Sum())
+	}
+	return row
 }
 
 // workloadRows sum a simulation up.

@@ -55,6 +55,21 @@ func TestSimulateWorkload(t *testing.T) {
 	}
 }
 
+// TestSimulateFoldsRows: a day without new load has a row for its first and one for its last
+// sample of those that are alike; the JSON has all.
+func TestSimulateFoldsRows(t *testing.T) {
+	of := imported(t)
+	out := mustRun(t, "simulate", of, "--until", "2h")
+	rows, _, _ := strings.Cut(out, "\n\n")
+	if n := strings.Count(rows, "\n"); n > 6 || !strings.Contains(rows, " rows alike)\n2:00:00") {
+		t.Errorf("%d rows:\n%s", n, rows)
+	}
+	var r workload.Report
+	if err := json.Unmarshal([]byte(mustRun(t, "simulate", of, "--until", "2h", "-o", "json")), &r); err != nil || len(r.Samples) < 24 {
+		t.Errorf("%v: %d samples in the JSON, want one every 5m", err, len(r.Samples))
+	}
+}
+
 // TestSimulateMistakes says what is wrong with the command line, and keeps what an
 // interrupted run came to.
 func TestSimulateMistakes(t *testing.T) {

@@ -56,7 +56,7 @@ type Of struct {
 	// Reserved and Resize are those of a scheduler.Packing.
 	Reserved scheduler.Reserved
 	Resize   func(priority int32, asked cell.Resources) cell.Resources
-	// Pending tasks may find no place, besides picky ones. The paper allows none.
+	// Pending tasks may find no place, besides the few picky ones that the paper allows.
 	Pending int
 	// Order is one of several series of orders in which machines are taken away.
 	Order uint32
@@ -129,7 +129,7 @@ func isDaemonJob(j *cell.Job) bool { return j.Kind() == borgpb.JobKind_JOB_KIND_
 // binds tells whether a job has hard constraints of any kind.
 func binds(j *cell.Job) bool {
 	s := j.Spec()
-	if s.GetMaxPerMachine()+s.GetMaxPerRack()+s.GetMaxPerPower() > 0 {
+	if s.GetMaxPerMachine()+s.GetMaxPerRack()+s.GetMaxPerPower() > 0 || len(s.GetMaxPer()) > 0 {
 		return true
 	}
 	for i := range j.Tasks() {
@@ -197,6 +197,12 @@ func (k *Compaction) clone(made *clones) error {
 		}
 		packing, left := k.packing, newNowhere()
 		packing.Nowhere = left.take
+		var waits []string
+		packing.Unplaced = func(j *cell.Job, index uint32) {
+			if len(waits) <= maxWaitsNamed {
+				waits = append(waits, cell.TaskID{Job: j.Key(), Index: index}.String())
+			}
+		}
 		if k.Whole, err = packing.Pack(func(*cell.Machine) bool { return true }); err != nil {
 			return err
 		}
@@ -208,16 +214,18 @@ func (k *Compaction) clone(made *clones) error {
 		case k.fits(k.Whole):
 			return nil
 		case k.Clones == maxClones:
-			return &DoesNotFit{k.Clones, k.Whole}
+			return &DoesNotFit{k.Clones, k.Whole, waits}
 		default:
 			k.Clones++
 		}
 	}
 }
 
-// fits tells whether all was placed but for those that may be left.
+// fits tells whether all was placed but for those that may be left, picky ones last.
 func (k *Compaction) fits(p scheduler.Packed) bool {
-	p.Pending -= min(k.pending, p.Pending-p.Picky)
+	left := min(k.pending, p.Pending)
+	picky := max(left-(p.Pending-p.Picky), 0)
+	p.Pending, p.Picky = p.Pending-left, p.Picky-picky
 	return p.Fits()
 }
 
@@ -225,11 +233,24 @@ func (k *Compaction) fits(p scheduler.Packed) bool {
 type DoesNotFit struct {
 	Clones int
 	Packed scheduler.Packed
+	// Waits names the first tasks that find no place; one more than are told, if there are more.
+	Waits []string
 }
 
+// maxWaitsNamed is how many tasks the error of a workload that does not fit names.
+const maxWaitsNamed = 5
+
 func (e *DoesNotFit) Error() string {
-	return fmt.Sprintf("%d of %d tasks find no place on %d times the machines, %d of them as they suit at most five machines: it does not fit however many there are",
+	text := fmt.Sprintf("%d of %d tasks find no place on %d times the machines, %d of them as they suit at most five machines: it does not fit however many there are",
 		e.Packed.Pending, e.Packed.Placed+e.Packed.Pending, e.Clones, e.Packed.Picky)
+	if len(e.Waits) == 0 {
+		return text
+	}
+	text += ": " + strings.Join(e.Waits[:min(maxWaitsNamed, len(e.Waits))], ", ")
+	if len(e.Waits) > maxWaitsNamed {
+		text += " and others"
+	}
+	return text
 }
 
 // clones of the machines of one cell, by how many times they are there.
@@ -243,16 +264,18 @@ func (made *clones) of(c *cell.Cell, times int) (_ *cell.Cell, err error) {
 }
 
 // cloned is a cell with the machines of another that are up, so many times each.
-// Each clone has racks and power domains of its own, unless a live job asks for
-// one of these by name.
+// Each clone has racks and power domains of its own, unless a task of a live
+// job asks for one of these by name.
 func cloned(of *cell.Cell, times int) (*cell.Cell, error) {
 	named := make(map[string]bool)
 	for j := range of.Jobs() {
 		if j.State() == borgpb.State_STATE_DEAD {
 			continue
 		}
-		for _, k := range j.Spec().GetTask().GetConstraints() {
-			named[k.GetKey()] = true
+		for i := range j.Tasks() {
+			for _, k := range j.Need(i).Task.GetConstraints() {
+				named[k.GetKey()] = true
+			}
 		}
 	}
 	m, err := New(cell.New("clone", 1), scheduler.Config{})
@@ -372,7 +395,7 @@ func (k *Compaction) Trial(trial int, known func(machines int) (Probe, bool), ma
 		t.Note(p.Fits)
 	}
 	if _, ok := t.Machines(); !ok {
-		return best, &DoesNotFit{k.Clones, k.Whole}
+		return best, &DoesNotFit{k.Clones, k.Whole, nil}
 	}
 	best.Below = &failed
 	return best, nil

@@ -82,6 +82,28 @@ func TestDaemonsLeaveLast(t *testing.T) {
 	if err != nil || e.Counts[plan.Moved] != 1 || e.Counts[plan.Ended] != 1 || e.After.Running != 2 {
 		t.Errorf("%+v, %v; want the service moved and the daemon ended", e, err)
 	}
+	// The daemon is neither evicted nor waiting, and its job has a task on each machine that takes one.
+	if e.Evictions != 1 || e.After.Pending != 0 || e.After.ProdPending != 0 || len(e.Jobs) != 0 {
+		t.Errorf("%d evictions, %+v, jobs that lose: %+v; want the service alone evicted", e.Evictions, e.After, e.Jobs)
+	}
+	// A session does the same, and brings the daemon back with its machine.
+	l := newLive(t, c)
+	drain := func(drain bool) {
+		l.must(&borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: "n1", Drain: drain}}})
+		l.settle()
+		// A daemon leaves with the entry after the last of the others.
+		l.apply()
+		l.settle()
+	}
+	agent := cell.JobKey{User: "kube-system", Name: "agent"}
+	drain(true)
+	if n := l.cell.Machine("n1").NumCopies(); n != 0 || l.cell.Machine("n0").NumCopies() != 2 {
+		t.Errorf("in a session %d tasks stay on the machine", n)
+	}
+	drain(false)
+	if _, running, _ := l.cell.Job(agent).Counts(); running != 2 {
+		t.Errorf("in a session %d daemons run after the drain, want 2", running)
+	}
 }
 
 // TestFitMoves: two machines of 4 cpu with a task of 2 each hold a task of 3 once one of
@@ -108,6 +130,27 @@ func TestFitMoves(t *testing.T) {
 	}
 	if a, err = plan.Fit(l.cell, scheduler.Config{Reschedule: scheduler.RescheduleOff}, q); err != nil || a.Count != 0 {
 		t.Errorf("%+v, %v; want none without moves", a, err)
+	}
+}
+
+// TestWhatIfNamesDaemonsInHoles: a daemon on a new machine that takes the number of an earlier
+// one is named as the others are.
+func TestWhatIfNamesDaemonsInHoles(t *testing.T) {
+	l := newLive(t, cell.New("c", 1))
+	l.must(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: cell.BuildFormat}}})
+	for i := range 3 {
+		l.must(addMachine(fmt.Sprintf("m%d", i), 4000, 8<<30, nil))
+	}
+	agent := job(0, 200, 1000, 1<<30)
+	agent.Kind = borgpb.JobKind_JOB_KIND_DAEMON
+	l.must(submit("agent", agent))
+	l.settle()
+	l.must(plan.RemoveMachines(l.cell, []*cell.Machine{l.cell.Machine("m0")})...)
+	l.settle()
+	spec := &borgpb.MachineSpec{Addr: "127.0.0.1:1", Capacity: &borgpb.Resources{CpuMilli: 4000, MemBytes: 8 << 30}}
+	e, err := plan.WhatIf(l.cell, search, plan.Change{Ops: plan.AddMachines(l.cell, 2, spec)})
+	if err != nil || e.After.Running-e.Before.Running != 2 || e.Counts[plan.NewPlaced] != 2 {
+		t.Errorf("%+v, %v; want two daemons, both named", e, err)
 	}
 }
 

@@ -348,6 +348,9 @@ func (m *maker) addJobs() {
 				continue
 			}
 			a := &borgpb.Assignment{Uid: results[i].GetUid(), Index: uint32(index), Machine: name}
+			if j.Ports != nil {
+				a.Ports = j.Ports[index]
+			}
 			if j.Spec.Kind == borgpb.JobKind_JOB_KIND_DAEMON {
 				// Which of its tasks a machine has is the cell's to say.
 				seat, ok := m.seat(&j, name)

@@ -49,7 +49,7 @@ func TestDrainTellsWhatStays(t *testing.T) {
 	l.must(submit("db", db), submit("web", web), submit("zeta", job(3, 200, 1000, 1<<30)))
 	l.settle()
 	add("m1")
-	verdicts, _ := l.s.JudgeDrain(l.cell, []string{"m0"})
+	verdicts, _ := l.s.JudgeDrain(l.cell, []string{"m0"}, nil)
 	v := verdicts[0]
 	var held []string
 	for _, h := range v.Holds {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -349,6 +351,69 @@ func TestCompaction(t *testing.T) {
 	l.must(submit("huge", job(1, 110, 11_000, 1<<30)))
 	if k, err = plan.NewCompaction(l.cell, search, plan.Of{}); err != nil || k.Clones != 2 || len(k.Nowhere) != 1 {
 		t.Errorf("%+v, %v; want huge left out", k, err)
+	}
+}
+
+// TestCompactionLoosensMaxPer: a limit of tasks per value of an attribute is a hard constraint
+// as the others are.
+func TestCompactionLoosensMaxPer(t *testing.T) {
+	l := newLive(t, cell.New("c", 1))
+	l.must(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: cell.BuildFormat}}})
+	for i := range 10 {
+		l.must(addMachine(fmt.Sprintf("m%d", i), 10_000, 40<<30, map[string]string{"number": fmt.Sprint(i)}))
+	}
+	wide := job(8, 200, 1000, 1<<30)
+	wide.MaxPer = map[string]uint32{"number": 1}
+	l.must(submit("wide", wide))
+	l.settle()
+	k, err := plan.NewCompaction(l.cell, search, plan.Of{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(k.Softened, []string{"ann/wide"}) {
+		t.Errorf("softened %v, want ann/wide", k.Softened)
+	}
+}
+
+// TestClonesOfNamedRacks: a rack that an override names is in each clone by its name.
+func TestClonesOfNamedRacks(t *testing.T) {
+	l := newLive(t, cell.New("c", 1))
+	for i := range 20 {
+		l.must(addMachine(fmt.Sprintf("m%d", i), 10_000, 40<<30, map[string]string{"rack": fmt.Sprintf("r%d", i/2)}))
+	}
+	named := job(6, 200, 4000, 1<<30)
+	named.Overrides = []*borgpb.TaskOverride{{First: 0, Last: 5, Spec: &borgpb.TaskSpec{
+		Constraints: []*borgpb.Constraint{{Key: "rack", Relation: borgpb.Relation_RELATION_EQUAL, Value: "r0"}},
+	}}}
+	l.must(submit("named", named))
+	l.settle()
+	k, err := plan.NewCompaction(l.cell, search, plan.Of{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k.Clones != 2 {
+		t.Errorf("%d clones, want 2: the machines of the rack are doubled", k.Clones)
+	}
+}
+
+// TestDoesNotFitNamesTasks: the error of a workload that fits onto no number of machines names
+// the tasks that wait.
+func TestDoesNotFitNamesTasks(t *testing.T) {
+	l := newLive(t, cell.New("c", 1))
+	for i := range 10 {
+		l.must(addMachine(fmt.Sprintf("m%d", i), 10_000, 40<<30, map[string]string{"rack": fmt.Sprintf("r%d", i/2)}))
+	}
+	one := job(2, 200, 1000, 1<<30)
+	one.MaxPerRack = 1
+	one.Task.Constraints = []*borgpb.Constraint{{Key: "rack", Relation: borgpb.Relation_RELATION_EQUAL, Value: "r0"}}
+	l.must(submit("one", one))
+	l.settle()
+	_, err := plan.NewCompaction(l.cell, search, plan.Of{})
+	if err == nil || !strings.Contains(err.Error(), ": ann/one/") {
+		t.Errorf("%v; want it to name a task of ann/one", err)
+	}
+	if _, err := plan.NewCompaction(l.cell, search, plan.Of{Pending: 1}); err != nil {
+		t.Errorf("one may wait: %v", err)
 	}
 }
 

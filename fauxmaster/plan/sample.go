@@ -46,7 +46,8 @@ func Sample(c *cell.Cell, machines int, seed uint64) (*cell.Cell, *Sampled, erro
 	if n := c.NumMachines(); machines < 1 || machines > n {
 		return nil, nil, fmt.Errorf("a sample of %d machines of a cell that has %d", machines, n)
 	}
-	s := &sampling{cell: c, seed: seed, chosen: make(map[string]bool), from: &trace.Cell{Notes: make(map[string]int)}, of: make(map[sampledTask]*cell.Copy)}
+	s := &sampling{cell: c, seed: seed, chosen: make(map[string]bool), from: &trace.Cell{Notes: make(map[string]int)},
+		of: make(map[sampledTask]*cell.Copy), daemonOn: make(map[sampledDaemon]*cell.Copy), sets: make(map[cell.JobKey]bool)}
 	out := &Sampled{Strata: s.choose(machines)}
 	permille := uint64(machines) * 1000 / uint64(c.NumMachines())
 	s.takeMachines()
@@ -56,9 +57,8 @@ func Sample(c *cell.Cell, machines int, seed uint64) (*cell.Cell, *Sampled, erro
 	if err != nil {
 		return nil, nil, err
 	}
-	out.Made, out.Jobs, out.OfJobs = m, len(s.from.Jobs), s.jobs
-	out.RunningPercent = 100 * float64(s.running[0]) / float64(max(s.running[1], 1))
-	out.PendingPercent = 100 * float64(s.pending[0]) / float64(max(s.pending[1], 1))
+	out.Made, out.OfJobs = m, s.jobs
+	s.sum(made, out)
 	return made, out, nil
 }
 
@@ -68,11 +68,48 @@ type sampling struct {
 	seed   uint64
 	chosen map[string]bool
 	from   *trace.Cell
-	// of is the copy that a task of the sample was.
-	of   map[sampledTask]*cell.Copy
-	jobs int
-	// Those that were taken, of so many.
-	running, pending [2]int
+	// of is the copy that a task of the sample was, and daemonOn that of a daemon's task,
+	// whose number the sample gives anew.
+	of       map[sampledTask]*cell.Copy
+	daemonOn map[sampledDaemon]*cell.Copy
+	// sets are the jobs that were alloc sets.
+	sets map[cell.JobKey]bool
+	// What the cell has.
+	jobs, running, pending int
+}
+
+type sampledDaemon struct {
+	job     cell.JobKey
+	machine string
+}
+
+// was returns the copy that a task of the sample was; nil if it waited, or was an alloc.
+func (s *sampling) was(j *cell.Job, index uint32) *cell.Copy {
+	if m := j.Seat(index); m != nil && isDaemonJob(j) {
+		return s.daemonOn[sampledDaemon{j.Key(), m.Name()}]
+	}
+	return s.of[sampledTask{j.Key(), index}]
+}
+
+// sum counts what of the cell's jobs and tasks is in the sample.
+func (s *sampling) sum(made *cell.Cell, out *Sampled) {
+	running, pending := 0, 0
+	for j := range made.Jobs() {
+		if s.sets[j.Key()] {
+			continue
+		}
+		out.Jobs++
+		for i, t := range j.Tasks() {
+			switch ran := s.was(j, i) != nil; {
+			case ran && t.State() == borgpb.State_STATE_RUNNING:
+				running++
+			case !ran && t.State() == borgpb.State_STATE_PENDING:
+				pending++
+			}
+		}
+	}
+	out.RunningPercent = 100 * float64(running) / float64(max(s.running, 1))
+	out.PendingPercent = 100 * float64(pending) / float64(max(s.pending, 1))
 }
 
 type sampledTask struct {
@@ -180,6 +217,7 @@ func (s *sampling) takeSets(permille uint64) {
 		}
 		if j.Spec.Tasks = uint32(len(j.Machines)); j.Spec.Tasks > 0 {
 			s.from.Notes["alloc sets are jobs here that ask for what an alloc has"]++
+			s.sets[set.Key()] = true
 			s.from.Jobs = append(s.from.Jobs, j)
 		}
 	}
@@ -190,11 +228,13 @@ func (s *sampling) takeJobs(permille uint64) {
 		if j.State() == borgpb.State_STATE_DEAD {
 			continue
 		}
+		s.jobs++
 		if _, in := j.AllocSet(); in {
+			pending, running, _ := j.Counts()
+			s.pending, s.running = s.pending+int(pending), s.running+int(running)
 			s.from.Notes["jobs that run in alloc sets are left out"]++
 			continue
 		}
-		s.jobs++
 		// indices are those of the job that are in the sample, in order.
 		var indices []uint32
 		out := trace.Job{User: j.Key().User, Name: j.Key().Name, Labels: j.Labels()}
@@ -203,20 +243,20 @@ func (s *sampling) takeJobs(permille uint64) {
 			case t.State() == borgpb.State_STATE_DEAD:
 				continue
 			case p == nil:
-				s.pending[1]++
-				if !s.drawn(t.ID().String(), permille) {
+				s.pending++
+				if !s.takesWaiter(j, i, permille) {
 					continue
 				}
-				s.pending[0]++
-				out.Machines = append(out.Machines, "")
+				out.Machines, out.Ports = append(out.Machines, ""), append(out.Ports, nil)
 			default:
-				s.running[1]++
-				if !s.chosen[p.Machine().Name()] {
+				name := p.Machine().Name()
+				s.running++
+				if !s.chosen[name] {
 					continue
 				}
-				s.running[0]++
 				s.of[sampledTask{j.Key(), uint32(len(indices))}] = p
-				out.Machines = append(out.Machines, p.Machine().Name())
+				s.daemonOn[sampledDaemon{j.Key(), name}] = p
+				out.Machines, out.Ports = append(out.Machines, name), append(out.Ports, p.Ports())
 			}
 			indices = append(indices, i)
 		}
@@ -227,10 +267,22 @@ func (s *sampling) takeJobs(permille uint64) {
 	}
 }
 
+// takesWaiter reports whether a task that waits is in the sample: a daemon's is with its machine.
+func (s *sampling) takesWaiter(j *cell.Job, index uint32, permille uint64) bool {
+	if isDaemonJob(j) {
+		m := j.Seat(index)
+		return m != nil && s.chosen[m.Name()]
+	}
+	return s.drawn(j.Task(index).ID().String(), permille)
+}
+
 // specFor is a job's spec for some of its tasks, numbered anew.
 func (s *sampling) specFor(j *cell.Job, indices []uint32) *borgpb.JobSpec {
 	spec := proto.CloneOf(j.Spec())
-	spec.Tasks = uint32(len(indices))
+	if spec.Tasks = uint32(len(indices)); isDaemonJob(j) {
+		// The machines of the sample say how many it has.
+		spec.Tasks = 0
+	}
 	if spec.Parent != "" || len(spec.StartAfter) > 0 {
 		s.from.Notes["jobs do not wait for others, or end with them, any more"]++
 		spec.Parent, spec.StartAfter = "", nil
@@ -264,7 +316,7 @@ func withoutOwned(t *borgpb.TaskSpec) {
 // reserved is what a task of the sample reserved where it ran; of one of a job that
 // was an alloc set, its limit.
 func (s *sampling) reserved(j *cell.Job, index uint32) cell.Resources {
-	if p := s.of[sampledTask{j.Key(), index}]; p != nil {
+	if p := s.was(j, index); p != nil {
 		return p.Held(false)
 	}
 	return j.Need(index).Resources

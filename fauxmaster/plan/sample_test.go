@@ -6,6 +6,7 @@ import (
 
 	"borg/borgmaster/cell"
 	"borg/fauxmaster/plan"
+	"borg/proto/borgpb"
 )
 
 // TestSample draws half of a cell: what is in it is as it was, it is sound, and the
@@ -60,5 +61,42 @@ func TestSampleWhole(t *testing.T) {
 	}
 	if _, _, err := plan.Sample(l.cell, 2, 1); err == nil {
 		t.Error("two machines of one: want an error")
+	}
+}
+
+// TestSampleOfKinds: daemons are in a sample with their machines, tasks keep the ports that they
+// were granted, and what is left out counts as not taken.
+func TestSampleOfKinds(t *testing.T) {
+	l := newLive(t, cell.New("c", 1))
+	l.must(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: cell.BuildFormat}}})
+	for _, name := range []string{"a", "b"} {
+		l.must(&borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: name, Spec: &borgpb.MachineSpec{
+			Addr: "127.0.0.1:1", Capacity: &borgpb.Resources{CpuMilli: 10_000, MemBytes: 40 << 30}, PortFirst: 20000, PortLast: 20099,
+		}}}})
+	}
+	agent, web := job(0, 200, 1000, 1<<30), job(3, 200, 1000, 1<<30)
+	agent.Kind, web.Task.Ports = borgpb.JobKind_JOB_KIND_DAEMON, []string{"http"}
+	in := job(1, 200, 1000, 1<<30)
+	in.AllocSet = "ann/set"
+	set := &borgpb.AllocSetSpec{Allocs: 1, Priority: 200, Resources: &borgpb.Resources{CpuMilli: 2000, MemBytes: 2 << 30}}
+	l.must(submit("agent", agent), submit("web", web), plan.Submit("ann", "set", nil, set))
+	l.settle()
+	l.must(submit("in", in))
+	l.settle()
+	c, s, err := plan.Sample(l.cell, 2, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Made.Refused) > 0 || len(s.Made.Misplaced) > 0 {
+		t.Errorf("refused %v, misplaced %v", s.Made.Refused, s.Made.Misplaced)
+	}
+	// Of two daemons, three tasks with ports and one in an alloc, that one is left out.
+	if s.RunningPercent < 83 || s.RunningPercent > 84 || s.Jobs != 2 || s.OfJobs != 3 {
+		t.Errorf("%.1f %% of what runs, %d of %d jobs; want five of six tasks, two of three jobs", s.RunningPercent, s.Jobs, s.OfJobs)
+	}
+	for _, m := range []string{"a", "b"} {
+		if got, want := c.Machine(m).Held(true), l.cell.Machine(m).Held(true); !got.Equal(want) {
+			t.Errorf("%s holds %v, in the cell %v", m, got, want)
+		}
 	}
 }

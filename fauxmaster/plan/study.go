@@ -26,9 +26,10 @@ type Study struct {
 	// Notes say what was done to the workload.
 	Notes []string
 
-	cell *cell.Cell
-	cfg  scheduler.Config
-	made clones
+	cell    *cell.Cell
+	cfg     scheduler.Config
+	pending int
+	made    clones
 }
 
 // Part is a workload.
@@ -76,6 +77,8 @@ type Setup struct {
 	// used, by name, and Made the name of the one that the cell ran with.
 	Margins []Margin
 	Made    string
+	// Pending tasks of each cell may find no place, as in Of.
+	Pending int
 }
 
 // Margin is what an estimator keeps beyond what is used, in thousandths of that.
@@ -89,7 +92,7 @@ var Studies = []string{"segregate", "split-by-user", "subdivide", "bucket", "no-
 
 // NewStudy gets a study ready. Only reads of the cell follow.
 func NewStudy(c *cell.Cell, cfg scheduler.Config, name string, q Setup) (*Study, error) {
-	st := &Study{Name: name, cell: c, cfg: cfg}
+	st := &Study{Name: name, cell: c, cfg: cfg, pending: q.Pending}
 	if _, err := st.part("one cell", Of{}); err != nil {
 		return nil, err
 	}
@@ -115,7 +118,7 @@ func NewStudy(c *cell.Cell, cfg scheduler.Config, name string, q Setup) (*Study,
 
 // part compacts some of the workload and says which of Parts it is.
 func (st *Study) part(name string, of Of) (int, error) {
-	of.clones = &st.made
+	of.clones, of.Pending = &st.made, st.pending
 	k, err := NewCompaction(st.cell, st.cfg, of)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", name, err)

@@ -34,7 +34,8 @@ const (
 	Ended Fate = "ended with its machine"
 	// Placed waits without the change.
 	Placed Fate = "placed"
-	// NewPlaced and NewPending are tasks that the change submits.
+	// NewPlaced and NewPending are tasks that the change submits, or daemons on machines that
+	// it adds, also where one takes the number of an earlier daemon.
 	NewPlaced  Fate = "new, placed"
 	NewPending Fate = "new, pending"
 )
@@ -64,8 +65,9 @@ type JobChange struct {
 
 // State sums up a cell.
 type State struct {
-	Machines    int            `json:"machinesUp"`
-	Running     int            `json:"running"`
+	Machines int `json:"machinesUp"`
+	Running  int `json:"running"`
+	// Pending tasks wait for a place; those of daemons only if their machine takes tasks.
 	Pending     int            `json:"pending"`
 	ProdPending int            `json:"prodPending"`
 	Capacity    cell.Resources `json:"-"`
@@ -133,6 +135,10 @@ func fateOf(was, is place) Fate {
 		return Lost
 	case was.state == pending && is.state == running:
 		return Placed
+	case was.state == dead && is.state == running:
+		return NewPlaced
+	case was.state == dead && is.state == pending:
+		return NewPending
 	}
 	return ""
 }
@@ -148,6 +154,7 @@ func stateOf(c *cell.Cell) (s State) {
 	}
 	for j := range c.Jobs() {
 		pending, running, _ := j.Counts()
+		pending -= unseated(j)
 		s.Running += int(running)
 		s.Pending += int(pending)
 		if j.Priority() >= productionPriority {
@@ -223,18 +230,20 @@ func (e *Effect) compare(was map[taskKey]place, after *cell.Cell, lost *losses) 
 			if p := t.Current(); p != nil {
 				is.machine = p.Machine().Name()
 			}
-			e.Evictions += lost.count[k]
 			before, known := was[k]
 			fate := fateOf(before, is)
 			switch {
 			case known && (fate == Displaced || fate == Lost) && j.Kind() == borgpb.JobKind_JOB_KIND_DAEMON && !seated(j, i):
 				fate = Ended
+				// Its last loss is that of the machine.
+				e.Evictions--
 			case known:
 			case is.state == borgpb.State_STATE_RUNNING:
 				fate = NewPlaced
 			default:
 				fate = NewPending
 			}
+			e.Evictions += lost.count[k]
 			if fate == "" {
 				continue
 			}
@@ -246,12 +255,6 @@ func (e *Effect) compare(was map[taskKey]place, after *cell.Cell, lost *losses) 
 			e.Tasks = append(e.Tasks, change)
 		}
 	}
-}
-
-// seated reports whether a task of a daemon job has a machine that takes tasks.
-func seated(j *cell.Job, index uint32) bool {
-	m := j.Seat(index)
-	return m != nil && m.Up() && !m.Draining()
 }
 
 // ran is how many tasks of a job had a place.
@@ -272,12 +275,17 @@ func runningOf(c *cell.Cell) (all []ran) {
 	return all
 }
 
-// losers finds the jobs that run with less than before.
+// losers finds the jobs that run with less than before. A daemon job does so only if machines
+// that take tasks are without one.
 func losers(before []ran, after *cell.Cell) (jobs []JobChange) {
 	for _, b := range before {
 		n := uint32(0)
 		if o := after.JobByUID(b.uid); o != nil {
-			_, n, _ = o.Counts()
+			var pending uint32
+			pending, n, _ = o.Counts()
+			if o.Kind() == borgpb.JobKind_JOB_KIND_DAEMON && pending == unseated(o) {
+				continue
+			}
 		}
 		if n < b.count {
 			jobs = append(jobs, JobChange{b.key.String(), b.priority, int(b.tasks), int(b.count), int(n)})

@@ -35,19 +35,19 @@ func (p *schedulerProcess) askDrains() {
 func (p *schedulerProcess) askDrain(r *rand.Rand) {
 	var said []scheduler.DrainVerdict
 	if n := 1 + r.IntN(min(drainAsked, len(p.m.r.w.machines))); r.IntN(2) == 0 {
-		said, _ = p.search.Drainable(p.copy, nil, n)
+		said, _ = p.search.Drainable(p.copy, nil, n, nil)
 	} else {
 		var names []string
 		for _, i := range r.Perm(len(p.m.r.w.machines))[:n] {
 			names = append(names, p.m.r.w.machines[i].name)
 		}
-		said, _ = p.search.JudgeDrain(p.copy, names)
+		said, _ = p.search.JudgeDrain(p.copy, names, nil)
 	}
 	t := p.m.r.w.truth
 	t.couldGo(p.copy, said)
 	for m := range p.copy.Machines() {
 		if bare(m) && len(p.copy.HoldsOfSavers(m)) == 0 {
-			one, _ := p.search.JudgeDrain(p.copy, []string{m.Name()})
+			one, _ := p.search.JudgeDrain(p.copy, []string{m.Name()}, nil)
 			t.bareGoes(one)
 		}
 	}

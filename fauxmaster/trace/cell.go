@@ -75,6 +75,8 @@ type Job struct {
 	// Allocs has the name of each task's alloc, by index, of a job that runs in an
 	// alloc set.
 	Allocs []string
+	// Ports has the ports granted to each task, by index; nil: nobody recorded them.
+	Ports [][]uint32
 }
 
 // enter puts the last task into an alloc; into one that nobody names it cannot go, so

@@ -543,7 +543,8 @@ func (g *Google2011) machineOf(id int64, m *machine2011) Machine {
 		attributes["rack"] = m.rack
 	}
 	return Machine{Name: g.machineNamed(id), Spec: &borgpb.MachineSpec{
-		Addr:       "127.0.0.1:7101",
+		Addr:      "127.0.0.1:7101",
+		PortFirst: borgpb.TaskPortFirst, PortLast: borgpb.TaskPortLast,
 		Capacity:   &borgpb.Resources{CpuMilli: offered(m.cpu, g.largest.CPUMilli), MemBytes: offered(m.mem, g.largest.MemBytes)},
 		Attributes: attributes,
 	}}

@@ -231,7 +231,8 @@ func (k *Kubernetes) machine(n *kubeNode, machines *names) (Machine, error) {
 		k.cell.note("limits of pods per node: a cell has none")
 	}
 	m := Machine{Name: machines.name(n.Meta.Name), Spec: &borgpb.MachineSpec{
-		Addr: "127.0.0.1:7101", Capacity: capacity, Attributes: map[string]string{nodeAttribute: n.Meta.Name},
+		Addr: "127.0.0.1:7101", Capacity: capacity, PortFirst: borgpb.TaskPortFirst, PortLast: borgpb.TaskPortLast,
+		Attributes: map[string]string{nodeAttribute: n.Meta.Name},
 	}}
 	for key, label := range map[string]string{"rack": k.labels.Rack, "power": k.labels.Power} {
 		if v := n.Meta.Labels[label]; label != "" && v != "" {

@@ -336,9 +336,10 @@ func (n *Nomad) machine(o *nomadNode, name string) Machine {
 		n.cell.note("nodes that do not say what they have: ask for /v1/nodes?resources=true")
 	}
 	n.cell.bound(capacity)
-	m := Machine{Name: name, Spec: &borgpb.MachineSpec{Addr: "127.0.0.1:7101", Capacity: capacity, Attributes: map[string]string{
-		nodeAttribute: o.Name,
-	}}}
+	m := Machine{Name: name, Spec: &borgpb.MachineSpec{
+		Addr: "127.0.0.1:7101", Capacity: capacity, PortFirst: borgpb.TaskPortFirst, PortLast: borgpb.TaskPortLast,
+		Attributes: map[string]string{nodeAttribute: o.Name},
+	}}
 	for key, v := range map[string]string{"datacenter": o.Datacenter, "class": o.NodeClass, "pool": o.NodePool, "rack": o.Meta["rack"]} {
 		if v != "" && len(v) <= maxValueBytes {
 			m.Spec.Attributes[key] = v

@@ -130,7 +130,10 @@ func (o *Openb) Cell(pods []OpenbPod) *Cell {
 
 // machine is a machine of ours like that.
 func (m *OpenbMachine) machine() Machine {
-	spec := &borgpb.MachineSpec{Addr: "127.0.0.1:7101", Capacity: &borgpb.Resources{CpuMilli: m.CPUMilli, MemBytes: m.MemBytes}}
+	spec := &borgpb.MachineSpec{
+		Addr: "127.0.0.1:7101", Capacity: &borgpb.Resources{CpuMilli: m.CPUMilli, MemBytes: m.MemBytes},
+		PortFirst: borgpb.TaskPortFirst, PortLast: borgpb.TaskPortLast,
+	}
 	if m.GPUs > 0 {
 		spec.Capacity.Devices = map[string]int64{gpu: m.GPUs}
 		spec.Attributes = map[string]string{gpuModel: m.Model}

@@ -8,12 +8,14 @@ import (
 	"borg/proto/borgpb"
 )
 
-// quantitySuffixes are those of Kubernetes, as powers: of ten below, of two above.
+// quantitySuffixes are those of Kubernetes, and those of bytes in job files, as powers: of two
+// first, then of ten.
 var quantitySuffixes = []struct {
 	suffix string
 	base   int64
 	power  int64
 }{
+	{"KiB", 2, 10}, {"MiB", 2, 20}, {"GiB", 2, 30}, {"TiB", 2, 40}, {"PiB", 2, 50}, {"EiB", 2, 60},
 	{"Ki", 2, 10}, {"Mi", 2, 20}, {"Gi", 2, 30}, {"Ti", 2, 40}, {"Pi", 2, 50}, {"Ei", 2, 60},
 	{"n", 10, -9}, {"u", 10, -6}, {"m", 10, -3}, {"k", 10, 3}, {"M", 10, 6}, {"G", 10, 9}, {"T", 10, 12}, {"P", 10, 15}, {"E", 10, 18},
 }
@@ -40,11 +42,11 @@ func quantity(text string, scale int64, up bool) (int64, error) {
 	}
 	// An exponent beyond two digits would make the number itself large.
 	if at := strings.IndexAny(digits, "eE"); len(digits) > 40 || strings.Contains(digits, "/") || at >= 0 && len(digits)-at > 4 {
-		return 0, fmt.Errorf("%s is no quantity", brief(text))
+		return 0, noQuantity(text)
 	}
 	v, ok := new(big.Rat).SetString(digits)
 	if !ok || v.Sign() < 0 {
-		return 0, fmt.Errorf("%s is no quantity", brief(text))
+		return 0, noQuantity(text)
 	}
 	v.Mul(v, factor)
 	whole, rest := new(big.Int).QuoRem(v.Num(), v.Denom(), new(big.Int))
@@ -55,6 +57,10 @@ func quantity(text string, scale int64, up bool) (int64, error) {
 		return 0, fmt.Errorf("%s is more than a machine can have", brief(text))
 	}
 	return whole.Int64(), nil
+}
+
+func noQuantity(text string) error {
+	return fmt.Errorf(`%s is no quantity: want a number, perhaps with a unit, as 0.5, 250m, 4096, 16GiB, 64Gi or 500M`, brief(text))
 }
 
 // bound keeps amounts below what a cell takes, which is far above what a machine has.

@@ -25,7 +25,9 @@ type Tables struct {
 	cell     *Cell
 	// timed: the tasks say when they come or how long they run.
 	timed bool
-	kept  ledger
+	// bad is why the first row of the machines that was left out cannot be used.
+	bad  *Error
+	kept ledger
 }
 
 type tableJob struct {
@@ -77,6 +79,9 @@ func (t *Tables) lenient(r *rows) *rows {
 			words = "rows left out, as what they have in the column " + e.Name + " cannot be"
 		}
 		t.cell.note(words)
+		if e.Name != "" && len(t.machines) == 0 && t.bad == nil {
+			t.bad = e
+		}
 		return true
 	}
 	return r
@@ -92,7 +97,9 @@ func (t *Tables) ReadMachines(file string, in io.Reader) error {
 		return r.err
 	}
 	for t.lenient(r).next() {
-		m := Machine{Spec: &borgpb.MachineSpec{Addr: "127.0.0.1:7101", Attributes: make(map[string]string)}}
+		m := Machine{Spec: &borgpb.MachineSpec{
+			Addr: "127.0.0.1:7101", PortFirst: borgpb.TaskPortFirst, PortLast: borgpb.TaskPortLast, Attributes: make(map[string]string),
+		}}
 		m.Spec.Capacity = &borgpb.Resources{CpuMilli: r.amount(cpu, 1000, false), MemBytes: r.amount(mem, 1, false)}
 		if disk >= 0 {
 			m.Spec.Capacity.DiskBytes = r.amount(disk, 1, false)
@@ -205,6 +212,9 @@ func (t *Tables) ReadTasks(file string, in io.Reader) error {
 
 // Cell makes the cell.
 func (t *Tables) Cell() (*Cell, error) {
+	if len(t.machines) == 0 && t.bad != nil {
+		return nil, fmt.Errorf("no machine can be used: %w", t.bad)
+	}
 	if len(t.machines) == 0 {
 		return nil, fmt.Errorf("the table of machines has no row that can be used")
 	}

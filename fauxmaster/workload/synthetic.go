@@ -102,6 +102,11 @@ func (s Synthetic) AddTo(w *Workload, seed uint64, untilNs int64) error {
 		return fmt.Errorf("production and free are %g of the jobs together: want at most 1", s.ProdPart+s.FreePart)
 	}
 	w.MadeUp = true
+	if w.Cell.QuotasEnforced() {
+		// Nobody has granted anything to users that are made up.
+		enforce := false
+		w.Arrivals = append(w.Arrivals, trace.Arrival{Op: &borgpb.Op{Op: &borgpb.Op_SetQuotaPolicy{SetQuotaPolicy: &borgpb.SetQuotaPolicy{Enforce: &enforce}}}})
+	}
 	r := rand.New(rand.NewPCG(seed, 0x73796e7468))
 	const hourNs = 3600e9
 	// Thinned out from the highest rate: what is left comes at the rate of its moment.

@@ -183,7 +183,9 @@ func (r *recorder) step(c *cell.Cell, s *fauxmaster.Step) {
 // cell itself came to.
 func outside(op *borgpb.Op) bool {
 	switch op.Op.(type) {
-	case *borgpb.Op_Assign, *borgpb.Op_MoveTasks, *borgpb.Op_Reports, *borgpb.Op_Time, *borgpb.Op_Digest, *borgpb.Op_SetTaskNote, *borgpb.Op_UseToken:
+	case *borgpb.Op_Assign, *borgpb.Op_MoveTasks, *borgpb.Op_Reports, *borgpb.Op_Time, *borgpb.Op_Digest, *borgpb.Op_SetTaskNote, *borgpb.Op_UseToken,
+		// The runs of cron jobs arrive themselves.
+		*borgpb.Op_FireCron:
 		return false
 	}
 	return op.Op != nil
@@ -210,7 +212,14 @@ func (r *recorder) event(c *cell.Cell, e *cell.Event, first int) {
 		j := c.JobByUID(e.UID)
 		switch {
 		case e.Kind == borgpb.EventKind_EVENT_KIND_SUBMIT && j != nil:
-			r.join(j, r.submission(e.Key, first), nowNs)
+			arrival := r.submission(e.Key, first)
+			if parent, err := cell.ParseJobKey(j.Spec().GetParent()); err == nil && arrival < 0 && isCron(c, parent) {
+				// Its slot was decided in the recording, and its tasks end as they did then.
+				arrival = len(r.w.Arrivals)
+				run := trace.Job{User: e.Key.User, Name: e.Key.Name, Labels: j.Labels(), Spec: proto.CloneOf(j.Spec())}
+				r.w.Arrivals = append(r.w.Arrivals, trace.Arrival{AtNs: nowNs - r.beganNs, Op: run.Op()})
+			}
+			r.join(j, arrival, nowNs)
 		case e.Kind == borgpb.EventKind_EVENT_KIND_RESIZE && j != nil:
 			r.resize(j, nowNs)
 		case e.To == borgpb.State_STATE_DEAD:
@@ -221,6 +230,11 @@ func (r *recorder) event(c *cell.Cell, e *cell.Event, first int) {
 			o.tasks[e.Task].hear(e, nowNs)
 		}
 	}
+}
+
+func isCron(c *cell.Cell, key cell.JobKey) bool {
+	j := c.Job(key)
+	return j != nil && j.Spec().GetCron() != nil
 }
 
 // submission finds the arrival that submitted a job.

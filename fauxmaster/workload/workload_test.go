@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/cockroachdb/datadriven"
 
 	"borg/borgmaster/cell"
@@ -254,6 +256,70 @@ func TestRecorded(t *testing.T) {
 		if c.Running != a.Running || c.Pending != a.Pending {
 			t.Fatalf("at %v: it was %+v and was read as %+v", time.Duration(a.AtNs), a, c)
 		}
+	}
+}
+
+// TestRecordedCronRuns: a run of a cron job arrives when it was made in the recording, as a job.
+func TestRecordedCronRuns(t *testing.T) {
+	c := emptyCell(t, 1)
+	task := &borgpb.TaskSpec{Args: []string{"/bin/x"}, Resources: &borgpb.Resources{CpuMilli: 100, MemBytes: 1 << 20}}
+	run := &borgpb.JobSpec{Kind: borgpb.JobKind_JOB_KIND_BATCH, Tasks: 1, Priority: 110, Task: task, Parent: "ann/tick"}
+	tick := proto.CloneOf(run)
+	tick.Kind, tick.Parent, tick.Cron = borgpb.JobKind_JOB_KIND_CRON, "", &borgpb.CronSpec{Schedule: "* * * * *"}
+	dir := filepath.Join(t.TempDir(), "archive")
+	refused, err := Write(dir, "test", c, []trace.Arrival{
+		{AtNs: 1e9, Op: (&trace.Job{User: "ann", Name: "tick", Spec: tick}).Op()},
+		{AtNs: 60e9, Op: &borgpb.Op{Op: &borgpb.Op_FireCron{FireCron: &borgpb.FireCron{User: "ann", Name: "tick", Version: 1, Manual: true, Spec: marshal(run)}}}},
+	}, 120e9)
+	if err != nil || len(refused) > 0 {
+		t.Fatalf("write the archive: %v, refused %v", err, refused)
+	}
+	past, err := fauxmaster.OpenPast(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := Recorded(past, fauxmaster.Moment{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var runs []string
+	for _, a := range w.Arrivals {
+		if a.Op.GetFireCron() != nil {
+			t.Error("the slot is decided again")
+		}
+		if o := a.Op.GetSubmitJob(); o != nil && o.Name != "tick" {
+			runs = append(runs, o.Name)
+		}
+	}
+	r := mustRun(t, w, Config{Search: scheduler.Config{Seed: 1}, UntilNs: 120e9})
+	if len(runs) != 1 || r.Submitted < 1 || len(r.Refused) > 0 {
+		t.Errorf("runs %v, %d tasks submitted, refused %v; want one run that arrives", runs, r.Submitted, r.Refused)
+	}
+}
+
+// TestSyntheticWithQuotas: what is made up arrives though its users have no quota.
+func TestSyntheticWithQuotas(t *testing.T) {
+	c, enforce := emptyCell(t, 10), true
+	c.Apply(c.Index()+1, 1, marshal(&borgpb.Entry{CellTimeNs: c.TimeNs(), WallTimeNs: c.WallNs(), Ops: [][]byte{
+		marshal(&borgpb.Op{Op: &borgpb.Op_SetQuotaPolicy{SetQuotaPolicy: &borgpb.SetQuotaPolicy{Enforce: &enforce}}}),
+	}}))
+	if !c.QuotasEnforced() {
+		t.Fatal("the cell does not enforce quotas")
+	}
+	w, err := Of(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := ParseSynthetic("jobs-per-hour=100")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.AddTo(w, 1, 3600e9); err != nil {
+		t.Fatal(err)
+	}
+	r := mustRun(t, w, Config{Search: scheduler.Config{Seed: 1}, UntilNs: 3600e9})
+	if r.Submitted == 0 || len(r.Refused) > 0 {
+		t.Errorf("%d tasks submitted, refused %v", r.Submitted, r.Refused)
 	}
 }
 

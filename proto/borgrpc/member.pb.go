@@ -144,7 +144,7 @@ type MemberStatus struct {
 	// Its link shard is in contact with the elected master.
 	Live bool `protobuf:"varint,4,opt,name=live,proto3" json:"live,omitempty"`
 	// When the elected master last heard it over the log, that long ago. Of itself:
-	// zero.
+	// zero. Negative: not since that one is elected, and behind is not known.
 	HeardNs int64 `protobuf:"varint,5,opt,name=heard_ns,json=heardNs,proto3" json:"heard_ns,omitempty"`
 	// The log is written there but for so many entries, as far as the elected
 	// master knows.

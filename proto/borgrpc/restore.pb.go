@@ -301,7 +301,8 @@ type ListUnknownResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// By job, index, attempt and machine.
 	Unknown []*Unknown `protobuf:"bytes,1,rep,name=unknown,proto3" json:"unknown,omitempty"`
-	// Machines that did not answer, and why.
+	// Machines that did not answer, or were not heard since the restore, and why. What
+	// they run is missing from the list.
 	Silent        []*Silent `protobuf:"bytes,2,rep,name=silent,proto3" json:"silent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -573,7 +574,7 @@ func (x *AdoptUnknownRequest) GetReason() string {
 // AdoptUnknownResponse says what became of each job.
 type AdoptUnknownResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By name.
+	// By name; then each name asked for that no machine told of.
 	Jobs []*UnknownDone `protobuf:"bytes,1,rep,name=jobs,proto3" json:"jobs,omitempty"`
 	// As in ListUnknownResponse.
 	Silent        []*Silent `protobuf:"bytes,2,rep,name=silent,proto3" json:"silent,omitempty"`
@@ -783,7 +784,7 @@ func (x *StopUnknownRequest) GetReason() string {
 // StopUnknownResponse says what became of each job.
 type StopUnknownResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By name.
+	// By name; then each name asked for that no machine told of.
 	Jobs []*UnknownDone `protobuf:"bytes,1,rep,name=jobs,proto3" json:"jobs,omitempty"`
 	// As in ListUnknownResponse.
 	Silent        []*Silent `protobuf:"bytes,2,rep,name=silent,proto3" json:"silent,omitempty"`

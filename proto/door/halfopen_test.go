@@ -146,3 +146,37 @@ func TestHalfOpenFlood(t *testing.T) {
 		})
 	}
 }
+
+// TestACrowdedGuestSaysHelloAgain: beside half-open connections from the same address a client has
+// to say hello again, with another key, before anything is computed for it; and it is let in.
+func TestACrowdedGuestSaysHelloAgain(t *testing.T) {
+	addr := serve(t, "127.0.0.1:0", door.Config{Identity: source(t, identity.Master, "1")})
+	alice := source(t, identity.User, "alice")
+	config := alice.ClientTLS(door.AnyMaster(alice))
+	config.ServerName, config.NextProtos = "master", []string{"h2"}
+	hello := helloBytes()
+	for flood := range 10_000 {
+		if flood%100 == 99 {
+			conn, err := tls.Dial("tcp", addr, config)
+			if err != nil {
+				// The newest of a crowd goes first, so it may be dropped.
+				t.Logf("beside %d half-open connections: %v", flood, err)
+			} else {
+				again := conn.ConnectionState().HelloRetryRequest
+				conn.Close()
+				if again {
+					return
+				}
+			}
+		}
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write(hello); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+	}
+	t.Error("no client was asked to say hello again")
+}

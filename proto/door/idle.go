@@ -94,6 +94,33 @@ func (f *inflow) idle(n int64) error {
 	return nil
 }
 
+// countFrame counts the present frame if it is idle.
+func (f *inflow) countFrame() error {
+	n := 1 + int64(f.left)/idlePayloadBytes
+	switch f.head[3] {
+	case frameData:
+		if f.padNext && f.left > 0 {
+			// payload counts it when the length of the padding has come.
+			return nil
+		}
+		return f.countData(f.left)
+	case frameHeaders:
+		f.heads, f.headOnly = n, f.head[4]&flagEndStream != 0
+	case frameContinuation:
+		f.heads += n
+	}
+	return f.idle(n)
+}
+
+// countData counts a frame of data if it is idle. bytes are its payload without padding.
+func (f *inflow) countData(bytes uint32) error {
+	if bytes >= smallDataBytes {
+		// Also of a call that was refused: its client may have sent much before it heard so.
+		return nil
+	}
+	return f.idle(1)
+}
+
 // allow lets n more idle frames come.
 func (f *inflow) allow(n int64) {
 	f.idles.allow(n)

@@ -41,6 +41,12 @@ func idleFloods() []idleFlood {
 	openHead := func(c *rawConn) error {
 		return c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: emptyMethodHead()})
 	}
+	openMessage := func(c *rawConn) error {
+		if err := openCall(c); err != nil {
+			return err
+		}
+		return c.framer.WriteData(1, false, message(mutateBytes, 0))
+	}
 	window := []byte{0, 0, 0, 4, 0, 0, 255, 255}
 	return []idleFlood{
 		{"settings", nil, frame(4, 0, 0, []byte{0, 3, 0, 0, 0, 9})},
@@ -58,12 +64,9 @@ func idleFloods() []idleFlood {
 		{"frames of an unknown kind", nil, frame(0x42, 0, 1, make([]byte, 16<<10))},
 		{"empty data of a call", openCall, frame(0, 0, 1, nil)},
 		{"padded data of a call", openCall, frame(0, flagPadded, 1, []byte{8, 0, 0, 0, 0, 0, 0, 0, 0})},
-		{"a message byte by byte", func(c *rawConn) error {
-			if err := openCall(c); err != nil {
-				return err
-			}
-			return c.framer.WriteData(1, false, message(mutateBytes, 0))
-		}, frame(0, 0, 1, []byte{0})},
+		{"a message byte by byte", openMessage, frame(0, 0, 1, []byte{0})},
+		{"a message byte by byte, each with padding", openMessage, frame(0, flagPadded, 1, append([]byte{smallDataBytes - 1}, make([]byte, smallDataBytes)...))},
+		{"padding alone", openCall, frame(0, flagPadded, 1, append([]byte{smallDataBytes}, make([]byte, smallDataBytes)...))},
 		{"empty data of no call", nil, frame(0, 0, 77, nil)},
 		{"empty continuations", openHead, frame(9, 0, 1, nil)},
 	}

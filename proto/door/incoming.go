@@ -105,7 +105,7 @@ type Server struct {
 
 // Serve serves the connections of a listener until Stop is called.
 func (s *Server) Serve(l net.Listener) error {
-	return s.Server.Serve(&pickyListener{l, s.crowd.passes, shaking.atDoors.Full})
+	return s.Server.Serve(&pickyListener{Listener: l, passes: s.crowd.passes, full: shaking.atDoors.Full})
 }
 
 // RegisterService implements grpc.ServiceRegistrar.

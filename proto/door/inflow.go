@@ -84,6 +84,7 @@ const (
 	prefaceBytes     = 24
 	frameHeadBytes   = 9
 	messageHeadBytes = 5
+	minSweep         = 16
 
 	frameData         = 0x0
 	frameHeaders      = 0x1
@@ -125,18 +126,22 @@ type inflow struct {
 	padNext bool
 	// Calls whose messages may go on, by stream.
 	calls map[uint32]*receiving
+	// With as many calls, those that have ended are removed.
+	sweepAt int
 	// What is written to the connection.
 	out *outflow
 	// Frames that carry no message.
 	idles *idleFrames
 	// What the heads of the present call count in idles.
 	heads int64
+	// The present call ends with its head.
+	headOnly bool
 	// Makes the connection rest; nil in tests alone.
 	rest func(time.Duration)
 }
 
 func newInflow(c *crowd, user *presentUser) *inflow {
-	f := &inflow{crowd: c, user: user, preface: prefaceBytes, calls: make(map[uint32]*receiving), idles: idleOfConn()}
+	f := &inflow{crowd: c, user: user, preface: prefaceBytes, calls: make(map[uint32]*receiving), sweepAt: minSweep, idles: idleOfConn()}
 	user.idle.allow(framesOfConn)
 	f.out = newOutflow(f.allow)
 	return f
@@ -147,16 +152,19 @@ func (f *inflow) stream() uint32 { return binary.BigEndian.Uint32(f.head[5:]) & 
 // begin is called for each call that is let in, before anything behind the head of
 // the call was read: the present frame is the one with its head.
 func (f *inflow) begin(limit int64, calls *atomic.Int32) *receiving {
-	if len(f.calls) > 2*maxCallsOfOne {
+	if len(f.calls) >= f.sweepAt {
 		for id, r := range f.calls {
 			if r.ended.Load() {
 				delete(f.calls, id)
 			}
 		}
+		f.sweepAt = 2*len(f.calls) + minSweep
 	}
 	r := &receiving{flow: f, limit: limit, calls: calls}
 	r.out = f.out.begin(f.stream(), r.abandon)
-	f.calls[f.stream()] = r
+	if !f.headOnly {
+		f.calls[f.stream()] = r
+	}
 	return r
 }
 
@@ -204,24 +212,6 @@ func (f *inflow) beginFrame() error {
 	return err
 }
 
-// countFrame counts the present frame if it is idle.
-func (f *inflow) countFrame() error {
-	n := 1 + int64(f.left)/idlePayloadBytes
-	switch f.head[3] {
-	case frameData:
-		if f.left >= smallDataBytes {
-			// Also of a call that was refused: its client may have sent much before it heard so.
-			return nil
-		}
-		n = 1
-	case frameHeaders:
-		f.heads = n
-	case frameContinuation:
-		f.heads += n
-	}
-	return f.idle(n)
-}
-
 func (f *inflow) endFrame() {
 	f.headN = 0
 	if f.head[3] == frameReset || f.head[4]&flagEndStream != 0 && f.head[3] <= frameHeaders {
@@ -241,6 +231,9 @@ func (f *inflow) payload(b []byte) error {
 	if f.padNext {
 		f.padNext, f.padding = false, uint32(b[0])
 		b, left = b[1:], left-1
+		if err := f.countData(left - min(left, f.padding)); err != nil {
+			return err
+		}
 	}
 	if left <= f.padding {
 		return nil

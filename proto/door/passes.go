@@ -27,6 +27,9 @@ const (
 	// passLabel is the label under which a pass is derived from a connection's secret.
 	passLabel = "EXPORTER-borg-pass"
 	passBytes = 16
+	// helloAgain is the group of which a crowded guest must send a key. Clients support it, and
+	// those of Go, OpenSSL and the browsers do not send a key of it unless asked to.
+	helloAgain = tls.CurveP256
 )
 
 // passes let a server recognize a client before it has computed anything for it. Both ends of a
@@ -110,7 +113,13 @@ func paysFor(name identity.Name) string {
 
 // inTurn makes handshakes on a server wait for their first turns. A guest with a pass waits here,
 // when its first message has been read; others wait before that (Guest.Read).
+//
+// A crowded guest is asked to say hello again, with a key of a group for which few clients send one
+// at first. Most of a flood's connections say the same hello and no more, so they cost reading
+// that, and neither a key exchange nor a signature.
 func (p *passes) inTurn(config *tls.Config) *tls.Config {
+	again := config.Clone()
+	again.CurvePreferences = []tls.CurveID{helloAgain}
 	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		guest, ok := hello.Conn.(*entrance.Guest)
 		if !ok {
@@ -124,7 +133,10 @@ func (p *passes) inTurn(config *tls.Config) *tls.Config {
 				break
 			}
 		}
-		return nil, guest.Begin()
+		if err := guest.Begin(); err != nil || !guest.Crowded() || !slices.Contains(hello.SupportedCurves, helloAgain) {
+			return nil, err
+		}
+		return again, nil
 	}
 	return config
 }

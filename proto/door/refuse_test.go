@@ -3,12 +3,13 @@ package door
 import (
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
 
-// TestWhatAFullAddressIsRefused: while an address is full its connections are closed as soon as they
-// have sent something, unless that shows a pass that the door gave. Other addresses are let in, as is
+// TestWhatAFullAddressIsRefused: while an address is full its connections are not let in once they have
+// sent something, unless that shows a pass that the door gave. Other addresses are let in, as is
 // a connection that has sent nothing yet. One that has hung up is never let in.
 func TestWhatAFullAddressIsRefused(t *testing.T) {
 	inner, err := Listen("127.0.0.1:0")
@@ -16,7 +17,7 @@ func TestWhatAFullAddressIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	pass := strings.Repeat("0f", passBytes)
-	l := &pickyListener{inner, newPasses(), func(host string) bool { return host == "127.0.0.1" }}
+	l := &pickyListener{Listener: inner, passes: newPasses(), full: func(host string) bool { return host == "127.0.0.1" }}
 	defer l.Close()
 	l.passes.put(pass, "alice")
 	for _, c := range []struct {
@@ -58,6 +59,58 @@ func TestWhatAFullAddressIsRefused(t *testing.T) {
 		got.Close()
 		next.Close()
 		out.Close()
+	}
+}
+
+// TestWhatIsKeptBack: of the connections of a full address the newest maxBack are kept back, and go on,
+// the newest one first, when the address is full no more. Those that have hung up do not.
+func TestWhatIsKeptBack(t *testing.T) {
+	inner, err := Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var full atomic.Bool
+	full.Store(true)
+	l := &pickyListener{Listener: inner, passes: newPasses(), full: func(host string) bool { return host == "127.0.0.1" && full.Load() }}
+	defer l.Close()
+	var flood []net.Conn
+	for range maxBack + 3 {
+		c := dialFrom(t, "127.0.0.1", inner.Addr().String())
+		defer c.Close()
+		if _, err := c.Write([]byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+		flood = append(flood, c)
+	}
+	accept := func() net.Conn {
+		t.Helper()
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	other := dialFrom(t, "127.0.0.2", inner.Addr().String())
+	defer other.Close()
+	if got := accept(); got.RemoteAddr().String() != other.LocalAddr().String() {
+		t.Fatalf("%s is let in, want the other address", got.RemoteAddr())
+	}
+	last := flood[len(flood)-1].(*net.TCPConn)
+	if err := last.SetLinger(0); err != nil {
+		t.Fatal(err)
+	}
+	last.Close()
+	full.Store(false)
+	// Not the last one, which has hung up, and not the first three: the first one is closed at
+	// once, and the next two when there are too many.
+	for i := len(flood) - 2; i >= 3; i-- {
+		if got, want := accept().RemoteAddr().String(), flood[i].LocalAddr().String(); got != want {
+			t.Fatalf("%s is let in, want %s", got, want)
+		}
+	}
+	if len(l.back) != 0 {
+		t.Errorf("%d connections are still kept back", len(l.back))
 	}
 }
 

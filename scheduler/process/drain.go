@@ -10,17 +10,17 @@ import (
 
 // DrainResponse is what the search says of machines that are to be emptied, as it
 // goes over the wire: of those that are named, or of at most count that it finds among
-// them.
-func DrainResponse(search *scheduler.Scheduler, c *cell.Cell, machines []string, count uint32) *borgrpc.SafeToDrainResponse {
+// them. The search ends early when stop, which may be nil, says so.
+func DrainResponse(search *scheduler.Scheduler, c *cell.Cell, machines []string, count uint32, stop func() bool) *borgrpc.SafeToDrainResponse {
 	r := &borgrpc.SafeToDrainResponse{Index: c.Index()}
 	var verdicts []scheduler.DrainVerdict
 	var all bool
 	if count == 0 {
-		if verdicts, all = search.JudgeDrain(c, machines); !all {
+		if verdicts, all = search.JudgeDrain(c, machines, stop); !all {
 			r.Note = fmt.Sprintf("the search ended after the first %d machines that were named; ask for the others apart", len(verdicts))
 		}
 	} else {
-		if verdicts, all = search.Drainable(c, machines, int(count)); !all {
+		if verdicts, all = search.Drainable(c, machines, int(count), stop); !all {
 			r.Note = fmt.Sprintf("the search ended after %d machines that can go; there may be more", len(verdicts))
 		}
 	}

@@ -152,7 +152,7 @@ func (s *session) answerWaiting() {
 
 func (s *session) answer(a *ask) (r reply) {
 	if a.drain != nil {
-		r.drain = DrainResponse(s.search, s.copy, a.drain.GetMachines(), a.drain.GetCount())
+		r.drain = DrainResponse(s.search, s.copy, a.drain.GetMachines(), a.drain.GetCount(), a.abandoned)
 		return r
 	}
 	r.why, r.err = s.explain(a)

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // PassMark occurs in the first 512 bytes of a guest's first message, and in what is read of it
@@ -113,6 +115,9 @@ func (g *Guest) Begin() error {
 	return nil
 }
 
+// Crowded reports whether the guest has its turn as one of a crowd. It must be called during a turn.
+func (g *Guest) Crowded() bool { return g.crowded }
+
 // hold records that the guest has a turn, or returns the turn if the handshake has ended.
 func (g *Guest) hold() {
 	g.mu.Lock()
@@ -155,6 +160,14 @@ func (g *Guest) drop() {
 func Refuse(conn net.Conn) {
 	dropped.Add(1)
 	hangUp(conn)
+}
+
+// RefuseSocket is Refuse for a socket that no connection has been made of.
+func RefuseSocket(socket int) {
+	dropped.Add(1)
+	// As in hangUp.
+	_ = unix.SetsockoptLinger(socket, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	unix.Close(socket)
 }
 
 // hangUp closes a connection, without waiting for the other end.

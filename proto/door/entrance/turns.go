@@ -7,14 +7,18 @@ import (
 )
 
 // restFactor is the length of the rest after a crowded guest's turn, relative to the turn. During
-// the rest no crowded guest gets that turn. So crowded guests compute for at most a quarter of
-// the time of all turns; and since they go first after each rest, they get that quarter.
-const restFactor = 3
+// the rest no crowded guest gets that turn. So crowded guests compute for at most an eighth of the
+// time of all turns; and since they go first after each rest, they get that eighth.
+const restFactor = 7
 
-// mostTaken bounds the time that one turn counts for. A step of a handshake computes for less
-// than a millisecond. One that takes longer has waited for a processor, and the rest after it
-// should not be three times as long as that wait.
-const mostTaken = 5 * time.Millisecond
+// A turn counts for this long at least in the rest after it, and at most in all. A guest costs more
+// than its turn: its connection is accepted, read and closed. A step of a handshake computes for
+// less than a millisecond; one that takes longer has waited for a processor, and the rest after it
+// should not be seven times as long as that wait.
+const (
+	leastTaken = 250 * time.Microsecond
+	mostTaken  = 5 * time.Millisecond
+)
 
 // maxFresh bounds the guests of a crowded place that join its queue between two of its turns. Only
 // the newest of them gets the next turn, so refusing those beyond the bound serves as many guests
@@ -117,7 +121,7 @@ func (t *Turns) take(g *Guest, answered bool) bool {
 	if first {
 		t.know(g, now)
 	}
-	if first && t.refuses(g, now) {
+	if first && t.crowds(g, now, maxFresh) {
 		t.mu.Unlock()
 		dropped.Add(1)
 		return false
@@ -142,20 +146,22 @@ func (t *Turns) take(g *Guest, answered bool) bool {
 	return <-g.wake
 }
 
-// Full reports whether a new guest of an address would get no turn if it shows no pass.
+// Full reports whether a new guest of an address would not get its place's next turn if it shows no
+// pass: the place is crowded, and a guest that came since its last turn waits already.
 func (t *Turns) Full(host string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	g := Guest{host: host}
 	now := time.Now()
 	t.know(&g, now)
-	return t.refuses(&g, now)
+	return t.crowds(&g, now, 1)
 }
 
-// refuses reports whether a new guest's place is crowded and full. The caller holds mu.
-func (t *Turns) refuses(g *Guest, now time.Time) bool {
+// crowds reports whether a new guest's place is crowded and so many have joined its queue since its
+// last turn. The caller holds mu.
+func (t *Turns) crowds(g *Guest, now time.Time, fresh int) bool {
 	q := t.waiting[g.at]
-	return q != nil && q.fresh >= maxFresh && g.pays.over(now, g.grant)
+	return q != nil && q.fresh >= fresh && g.pays.over(now, g.grant)
 }
 
 // know determines the account that pays for a guest. The caller holds mu.
@@ -205,7 +211,7 @@ func (t *Turns) give(g *Guest, took time.Duration) {
 		if t.rested.Before(now) {
 			t.rested = now
 		}
-		t.rested = t.rested.Add(restFactor * took / time.Duration(t.all))
+		t.rested = t.rested.Add(restFactor * max(took, leastTaken) / time.Duration(t.all))
 	}
 	t.free++
 	t.pass(now)
