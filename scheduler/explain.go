@@ -274,6 +274,8 @@ func (e *explanation) reason(fit cell.Fit) Reason {
 		r.Detail = e.tally(fit, func(at spot) string { return e.banWords(at, &req) })
 	case cell.FitAlloc:
 		r.Detail = e.allocDetail()
+	case cell.FitPlaces:
+		r.Detail = e.tally(fit, func(at spot) string { return e.c.PlacesWords(at.site.machine, e.want.line.priority) })
 	case cell.FitDomainLimit:
 		r.Detail = e.limitsDetail(&req.limits)
 	default:

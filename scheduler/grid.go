@@ -37,6 +37,8 @@ type grid struct {
 	versions []uint16
 	// usable are the slots that take tasks: up, not silent and not draining.
 	usable bitset
+	// crowded are those on which some band may find no place for copies or volumes.
+	crowded bitset
 	// tainted are those with a taint.
 	tainted   bitset
 	domains   []domains
@@ -213,7 +215,7 @@ func (g *grid) rebuild() {
 		g.singles[d] = make([]single, n)
 	}
 	g.versions, g.domains = make([]uint16, n), make([]domains, n)
-	g.usable, g.tainted = newBitset(n), newBitset(n)
+	g.usable, g.tainted, g.crowded = newBitset(n), newBitset(n), newBitset(n)
 	g.evictable, g.preferred = make([]evictable, n), newBitset(n)
 	g.headrooms, g.outdated = nil, newBitset(n)
 	g.racks, g.powers = domainNames{}, domainNames{}
@@ -313,6 +315,7 @@ func invert(capacity int64) uint64 {
 func (g *grid) read(t *site) {
 	capacity := t.machine.Capacity()
 	g.recount(t.slot)
+	g.crowd(t)
 	for v := range numViews {
 		free := capacity
 		if !g.empty {
@@ -340,6 +343,9 @@ func (g *grid) read(t *site) {
 	g.gauge(t.slot)
 }
 
+// crowd notes whether some band may find no place on a machine.
+func (g *grid) crowd(t *site) { g.crowded.set(t.slot, !g.empty && t.machine.NearShare(t.promises)) }
+
 // heldByProd is how much CPU production holds of a machine, allocs as a whole.
 func heldByProd(m *cell.Machine) (cpuMilli int64) {
 	for p := range m.Copies() {
@@ -358,6 +364,7 @@ func heldByProd(m *cell.Machine) (cpuMilli int64) {
 // take is what read would do after a promise of the machine's own room.
 func (g *grid) take(t *site, limits, reserved *cell.Resources, prod bool) {
 	g.outdated.set(t.slot, true)
+	g.crowd(t)
 	if prod && g.weights.Mix != 0 {
 		g.exact[t.slot].prodCPU += limits.CPUMilli
 	}

@@ -59,6 +59,9 @@ func (f *search) probe(w *want, r *request, at spot) cell.Fit {
 	if w.inSet && at.alloc == nil {
 		return cell.FitAlloc
 	}
+	if f.s.grid.crowded.has(at.site.slot) && !f.hasPlace(w, at.site.slot) {
+		return cell.FitPlaces
+	}
 	for kind, most := range r.limits.Most {
 		if most > 0 && f.inDomain(at.site.slot, cell.DomainKind(kind)) >= int64(most) {
 			return cell.FitDomainLimit

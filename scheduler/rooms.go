@@ -185,7 +185,7 @@ func (f *search) suits(w *want, slot int32, a *cell.Alloc) bool {
 
 // mayBeAt tells whether w may be in an alloc that is on a machine, room apart.
 func (f *search) mayBeAt(w *want, slot int32) bool {
-	return slot >= 0 && f.s.grid.usable.has(slot) && w.class.static.fits.has(slot) && !(w.limited && f.full(w, slot))
+	return slot >= 0 && f.s.grid.usable.has(slot) && w.class.static.fits.has(slot) && (!f.s.grid.crowded.has(slot) || f.hasPlace(w, slot)) && !(w.limited && f.full(w, slot))
 }
 
 // allocPoints scores room in an alloc, without the spread.

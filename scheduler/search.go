@@ -258,6 +258,9 @@ func (f *search) walk(w *want, r *ring) {
 	var bestPoints, secondPoints int64
 	for i := r.next(); i >= 0; i = r.next() {
 		checks++
+		if g.crowded.has(i) && !f.hasPlace(w, i) {
+			continue
+		}
 		o := &slots[i]
 		l := o.levels[c.view]
 		const grain = fullPoints / levelUnits
@@ -315,6 +318,9 @@ func (f *search) walk(w *want, r *ring) {
 func (f *search) consider(w *want, i int32) (enough bool) {
 	c, g := w.class, f.s.grid
 	f.checks++
+	if g.crowded.has(i) && !f.hasPlace(w, i) {
+		return false
+	}
 	var points int64
 	var sure bool
 	if c.scores != nil {
@@ -341,6 +347,16 @@ func (f *search) consider(w *want, i int32) (enough bool) {
 	}
 	f.found++
 	return f.found >= f.s.cfg.Enough
+}
+
+// hasPlace reports whether the machine of a slot has places for a copy and its volumes, beside
+// what is promised there.
+func (f *search) hasPlace(w *want, i int32) bool {
+	t, copies := f.s.grid.sites.walk[i], 0
+	if w.line.set == nil {
+		copies = 1 + t.promises
+	}
+	return f.s.dry || f.c.HasPlaces(t.machine, w.line.priority, copies, w.volumes.New)
 }
 
 // full tells whether a failure domain of the slot holds as many of the job as

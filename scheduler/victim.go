@@ -90,6 +90,9 @@ func (f *search) mayMakeRoom(w *want, i int32) bool {
 	if !e.known {
 		*e = countEvictable(g.sites.walk[i])
 	}
+	if g.crowded.has(i) && !f.hasPlace(w, i) {
+		return false
+	}
 	if e.lowest >= c.priority || c.by.Never() && e.lowest != stoppingPriority {
 		return false
 	}

@@ -114,6 +114,9 @@ func (c *Cell) countUse() {
 		for user, u := range c.stopUse {
 			c.chargeUser(user, nil, u.charge)
 		}
+		for v := range c.Volumes() {
+			c.chargeUser(v.of.Job.User, nil, volumeCharge(v.band, v.charged))
+		}
 	case !q.policy.enforce && q.used != nil:
 		q.used = nil
 		for j := range c.jobs.each() {
@@ -125,6 +128,7 @@ func (c *Cell) countUse() {
 // recharge follows a change of a job's specs, or more tasks.
 func (c *Cell) recharge(j *Job) {
 	c.reviewStopsOfJob(j)
+	c.chargeVolumesOf(j.key)
 	if c.quotas.used == nil || j.gone {
 		return
 	}
@@ -135,6 +139,7 @@ func (c *Cell) recharge(j *Job) {
 
 // discharge follows the death of a task; chargeAgain one that was dead and waits again.
 func (c *Cell) discharge(t *Task) {
+	c.chargeVolumes(t.ID())
 	if c.quotas.used == nil {
 		return
 	}
@@ -144,6 +149,7 @@ func (c *Cell) discharge(t *Task) {
 }
 
 func (c *Cell) chargeAgain(t *Task) {
+	c.chargeVolumes(t.ID())
 	if c.quotas.used == nil {
 		return
 	}
@@ -178,7 +184,7 @@ func (c *Cell) chargeOfUser(user string) charge {
 	if c.quotas.used != nil {
 		return c.quotas.used[user]
 	}
-	sum := c.stopUseOf(user).charge
+	sum := c.stopUseOf(user).charge.plus(c.volumeChargeOf(user))
 	for j := range c.JobsAfter(JobKey{User: user}) {
 		if j.key.User != user {
 			break
@@ -217,7 +223,8 @@ func (c *Cell) checkJobQuota(key JobKey, j *Job, spec *Spec, tasks uint32) *borg
 	switch last.Proto.Kind {
 	case borgpb.JobKind_JOB_KIND_DAEMON:
 		// Machines that join later raise what it is charged, and nobody is asked.
-		return c.checkCharge(key, was, chargeAny(specs, 0, c.numMatching(last)))
+		n := c.numMatching(last)
+		return c.checkChargeOfJob(key, j, specs, uint32(n), was, chargeAny(specs, 0, n))
 	case borgpb.JobKind_JOB_KIND_CRON:
 		// Each run is asked for when its slot comes; one that could never be is not let in.
 		if j != nil {
@@ -226,9 +233,9 @@ func (c *Cell) checkJobQuota(key JobKey, j *Job, spec *Spec, tasks uint32) *borg
 		return c.checkCharge(key, was, last.chargeAlone())
 	}
 	if j == nil {
-		return c.checkCharge(key, nil, spec.chargeAlone())
+		return c.checkChargeOfJob(key, nil, specs, tasks, nil, spec.chargeAlone())
 	}
-	return c.checkCharge(key, was, j.chargeWith(specs, tasks))
+	return c.checkChargeOfJob(key, j, specs, tasks, was, j.chargeWith(specs, tasks))
 }
 
 // checkAfterExtra refuses specs and a number of tasks with which a job would hold at once what
@@ -354,6 +361,7 @@ func (c *Cell) shortWords(key JobKey, lacks []short, enough charge) string {
 	if who := c.mostOf(key.User, &lacks[0].item); who != "" {
 		text += ". Most is used by " + who
 	}
+	text += c.keptWords(key.User, &lacks[0].item)
 	if l := &lacks[0]; !l.stops.isZero() {
 		text += fmt.Sprintf(". Tasks that stop still hold %s%s; try again when they have ended", l.text(l.stops), c.describeStopping(key.User))
 	}
@@ -421,6 +429,9 @@ func (c *Cell) checkQuotas() error {
 	if q.used != nil {
 		for user, u := range c.stopUse {
 			used[user] = u.charge
+		}
+		for v := range c.Volumes() {
+			used[v.of.Job.User] = used[v.of.Job.User].plus(volumeCharge(v.band, v.charged))
 		}
 	}
 	for j := range c.jobs.each() {

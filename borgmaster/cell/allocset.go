@@ -41,7 +41,7 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 	if r := c.checkBounds(key.User, "spec.resources", &each); r != nil {
 		return nil, about(key.String(), r)
 	}
-	if r := c.checkCharge(key, nil, chargeOfSet(spec, uint64(spec.Allocs))); r != nil {
+	if r := c.checkChargeOfSet(key, nil, spec, spec.Allocs); r != nil {
 		return nil, r
 	}
 	specWeight := weighSet(specBytes)
@@ -105,6 +105,7 @@ func (c *Cell) addAllocSet(s *AllocSet) {
 	at, _ := slices.BinarySearchFunc(c.setList, s.key, compareSet)
 	c.setList = slices.Insert(c.setList, at, s)
 	c.ownerBegins(s.key)
+	c.chargeVolumesOf(s.key)
 }
 
 // stateOf follows from the allocs as a job's state follows from its tasks.
@@ -160,6 +161,9 @@ func (c *Cell) moveAlloc(a *Alloc, e edge, to state, reason string) {
 	a.set.counts[a.state]--
 	a.state = take(a.state, e, to)
 	a.set.counts[to]++
+	if to == stateDead {
+		c.chargeVolumes(TaskID{a.set.key, a.index})
+	}
 	a.reason = clip(reason, maxReasonBytes)
 	if a.attempt != 0 || to != stateDead {
 		a.changedWallNs = c.clock.wallNs
@@ -178,7 +182,7 @@ func (c *Cell) placeAlloc(a *Alloc, at place) {
 		c.dropLost(a, borgpb.StopCause_STOP_CAUSE_DUPLICATE, "its alloc was placed on "+at.machine.name)
 	}
 	a.attempt = max(a.attempt, a.set.attemptFloor) + 1
-	c.openVolumes(TaskID{a.set.key, a.index}, at.machine, a.set.spec.Volumes)
+	c.openVolumes(TaskID{a.set.key, a.index}, at.machine, a.set.spec.Volumes, a.set.spec.Priority)
 	c.enterMachine(a, at.machine)
 	at.machine.room.add(inBoth(a.res()))
 	a.takeDevices(at.machine, at.devices)

@@ -34,7 +34,7 @@ func (c *Cell) checkUpdateAllocSet(o *borgpb.UpdateAllocSet) (commit, *borgpb.Re
 		r = checkInside(s, u)
 	}
 	if r == nil {
-		r = c.checkCharge(s.key, s.charge(), chargeOfSet(u.spec, uint64(u.allocs)))
+		r = c.checkChargeOfSet(s.key, s, u.spec, u.allocs)
 	}
 	if r == nil && u.changed {
 		r = c.checkStops(s.key, chargeOfSet(u.spec, uint64(u.allocs)))
@@ -201,6 +201,7 @@ func (c *Cell) putSet(s *AllocSet, u *setUpdate) {
 		c.refit(a)
 	}
 	c.chargeUser(s.key.User, was, s.charge())
+	c.chargeVolumesOf(s.key)
 	if u.allocs > s.NumAllocs() {
 		c.resizeSet(s, u.allocs)
 	}
@@ -388,7 +389,7 @@ func (c *Cell) checkResizeAllocSet(o *borgpb.ResizeAllocSet) (commit, *borgpb.Re
 	}
 	r = checkNumAllocs(s, o.Allocs)
 	if r == nil {
-		r = c.checkCharge(s.key, s.charge(), chargeOfSet(s.spec, uint64(o.Allocs)))
+		r = c.checkChargeOfSet(s.key, s, s.spec, o.Allocs)
 	}
 	if r == nil {
 		r = c.checkSetState(s.key, s, s.spec.Priority, int64(o.Allocs), s.stateBytes(), len(s.spec.Volumes) > 0)
@@ -418,6 +419,7 @@ func (c *Cell) resizeSet(s *AllocSet, allocs uint32) {
 	if allocs > was {
 		s.counts[statePending] += allocs - was
 		c.chargeUser(s.key.User, nil, chargeOfSet(s.spec, uint64(allocs-was)))
+		c.chargeVolumesOf(s.key)
 	}
 	s.changedWallNs = c.clock.wallNs
 	c.dirty(s)

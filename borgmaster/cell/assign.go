@@ -167,12 +167,13 @@ func (c *Cell) findPlace(p *Placement, a *borgpb.Assignment) *borgpb.Refusal {
 	} else if p.Machine = c.machines[a.Machine]; p.Machine == nil {
 		return notFound(p.name(), "there is no machine %q", clip(a.Machine, 64))
 	}
-	if len(p.Machine.copies) >= maxCopiesOnMachine {
-		return about(p.name(), limit("", "%s holds %d copies", p.Machine.name, len(p.Machine.copies)))
+	priority := p.asker().by.Priority
+	if r := c.checkCopies(p.Machine, priority, len(p.Machine.copies)); r != nil {
+		return about(p.name(), r)
 	}
 	if more := p.newVolumes(); more > 0 {
 		of, _ := p.asksVolumes()
-		if r := c.checkVolumesOf(of.Job.User, p.Machine, more); r != nil {
+		if r := c.checkVolumesOf(of.Job.User, p.Machine, priority, more); r != nil {
 			return about(p.name(), r)
 		}
 	}

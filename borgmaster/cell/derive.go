@@ -69,6 +69,7 @@ func (l *loader) finish() error {
 	for v := range c.Volumes() {
 		v.kept = v.keptBytes()
 		c.deriveYield(v)
+		c.chargeVolumes(v.of)
 	}
 	c.stateUse = c.deriveStateUse()
 	c.deriveStopCharges()

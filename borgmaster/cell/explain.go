@@ -41,6 +41,8 @@ func (c *Cell) explain(p *Placement, o *Overlay, v *victims, f Fit) *borgpb.Refu
 				text = "it must be placed in the alloc of its index: " + c.AllocWords(p.Job, p.Index)
 			}
 		}
+	case FitPlaces:
+		text = c.PlacesWords(m, a.by.Priority)
 	case FitDomainLimit:
 		d, n, _ := fullDomain(p, &a, o, v)
 		text = fmt.Sprintf("%s has %d of them already, at most %d are allowed", a.limits.words(d), n, a.limits.Most[d.kind])

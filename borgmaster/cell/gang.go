@@ -103,8 +103,8 @@ func (c *Cell) checkGang(as []*borgpb.Assignment) (do []func(), at int, r *borgp
 			}
 		}
 		m := plan.machine(p.Machine)
-		if n := len(p.Machine.copies) + m.copies; n >= maxCopiesOnMachine {
-			return nil, i, about(p.name(), limit("", "%s holds %d copies", p.Machine.name, n))
+		if r := c.checkCopies(p.Machine, p.asker().by.Priority, len(p.Machine.copies)+m.copies); r != nil {
+			return nil, i, about(p.name(), r)
 		}
 		v, r := c.checkPlace(p, plan.overlay(p))
 		if r != nil {

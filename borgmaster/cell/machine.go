@@ -47,6 +47,8 @@ type Machine struct {
 	allocs []*Alloc
 	// Volumes on its disk, by key, those among them that it is to delete.
 	volumes []*Volume
+	// How many of them yield, those that were given up since among them; derived.
+	yielding int
 	// Granted ports, ascending. One that was granted to a waiting copy is
 	// there twice until its victim is gone.
 	ports []uint16

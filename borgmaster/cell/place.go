@@ -29,6 +29,8 @@ const (
 	// It has a package that must not be started there.
 	FitBanned
 	FitAlloc
+	// Bands above may have what places for copies or volumes there are.
+	FitPlaces
 	FitDomainLimit
 	FitPorts
 	FitCPU
@@ -41,7 +43,7 @@ const (
 )
 
 var fitNames = [NumFits]string{
-	"fits", "seat", "volume", "down", "draining", "restored", "constraint", "taint", "crashed", "package_banned", "alloc", "domain_limit",
+	"fits", "seat", "volume", "down", "draining", "restored", "constraint", "taint", "crashed", "package_banned", "alloc", "places", "domain_limit",
 	"ports", "cpu", "memory", "disk", "devices", "victim",
 }
 
@@ -172,6 +174,9 @@ func (c *Cell) fit(p *Placement, o *Overlay, v *victims) Fit {
 	}
 	if f := fitAlloc(p); f != FitOK {
 		return f
+	}
+	if copies, volumes := p.places(&site); !c.HasPlaces(m, a.by.Priority, copies, volumes) {
+		return FitPlaces
 	}
 	if _, _, full := fullDomain(p, &a, o, v); full {
 		return FitDomainLimit

@@ -57,12 +57,12 @@ var derivedFields = map[string][]string{
 		// So has that of preemption.
 		"preemption",
 		"savers", "saversOf", "saveDueNs", "volumes.list", "volumes.dues"},
-	"Machine":  {"held", "gone", "room.taken", "room.discount", "room.capacity.Ports", "room.devices", "room.parts", "copies", "allocs", "ports", "domains", "named", "changes", "volumes"},
+	"Machine":  {"yielding", "held", "gone", "room.taken", "room.discount", "room.capacity.Ports", "room.devices", "room.parts", "copies", "allocs", "ports", "domains", "named", "changes", "volumes"},
 	"AllocSet": {"spec", "weight", "need", "allocs", "counts", "domains", "limits", "gone", "behind"},
 	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts
 	"Job": {"specs", "waiting", "pending", "running", "dead", "finished", "started", "backoff", "stopping", "update", "domains",
 		"settled", "touched", "diesAfter", "lastEdge", "changedAt", "gone", "leaveDueNs", "updateDueNs", "charged", "chargedKept", "daemon", "cron", "ended", "own"},
-	"Volume":      {"of", "name", "machine", "gone", "dueNs", "yields", "kept"},
+	"Volume":      {"of", "name", "machine", "gone", "dueNs", "yields", "kept", "charged"},
 	"Spec":        {"uses", "gone"},
 	"Task":        {"job", "past", "cur.stop"},
 	"Copy":        {"next", "stopCharged"},

@@ -426,7 +426,7 @@ func (c *Cell) checkRollback(j *Job) (*Spec, uint32, *borgpb.Refusal) {
 	// Its spec is charged for already; tasks that come back are not.
 	if r == nil && !stands(j.Kind()) {
 		if r = c.checkAfterExtra(j, j.specs, tasks); r == nil {
-			r = c.checkCharge(j.key, j.charged, j.chargeWith(j.specs, tasks))
+			r = c.checkChargeOfJob(j.key, j, j.specs, tasks, j.charged, j.chargeWith(j.specs, tasks))
 		}
 	}
 	if r == nil {

@@ -419,6 +419,7 @@ func (c *Cell) updateInPlace(u *Update, t *Task, spec *Spec, need *Need) {
 	}
 	if p.alloc == nil {
 		c.giveUpYielding(p.machine, p.priority, t.ID().String)
+		c.bandVolumes(p)
 	}
 	old.uses--
 	c.unwant(p)

@@ -36,15 +36,18 @@ type Volume struct {
 	givenUp    bool
 	// It was found, and what it belongs to has another one.
 	spare bool
-	// What it belonged to was below production when it ended. Of one that was found that is
-	// not known, and it gives way to nobody.
-	low bool
+	// Band of the last task or alloc that was placed with it, or of its job if that ended in a
+	// lower one. Unspecified of one that was found: it gives way to nobody.
+	band borgpb.Band
 	// Production may have its disk; derived.
 	yields bool
 	// What its user is charged for, because nobody works in it; derived. Bytes.
-	kept   int64
-	reason string
-	gone   bool
+	kept int64
+	// What the quota of its user for band is charged for it, beside tasks and allocs; derived.
+	// Bytes.
+	charged int64
+	reason  string
+	gone    bool
 }
 
 // uses is what a copy works in: volumes of its task or of its alloc, as they were when
@@ -169,9 +172,14 @@ func (c *Cell) removeVolume(v *Volume) {
 	at, _ := slices.BinarySearchFunc(v.machine.volumes, v.orderKey(), compareVolume)
 	v.machine.volumes = slices.Delete(v.machine.volumes, at, at+1)
 	v.machine.room.sub(v.held())
+	if v.yields {
+		v.machine.yielding--
+	}
 	c.stateUse.countOne(v.of.Job.User, measureVolumes, -1)
 	c.stateUse.countOne(v.of.Job.User, measureKeptDisk, -v.kept)
 	v.gone, v.kept = true, 0
+	c.setCharged(v, v.band, 0)
+	c.chargeVolumes(v.of)
 	c.dirty(v)
 }
 
@@ -195,8 +203,9 @@ func (c *Cell) setVolumeDue(v *Volume) {
 func volumeDueCounts(d due[*Volume]) bool { return !d.of.gone && d.of.dueNs == d.ns }
 
 // openVolumes gives a copy or alloc that is placed on m the volumes that its spec names:
-// those that are there, as large as the spec says now, and new ones.
-func (c *Cell) openVolumes(of TaskID, m *Machine, named []*borgpb.Volume) {
+// those that are there, as large as the spec says now, and new ones. The priority is that of
+// the task or alloc set.
+func (c *Cell) openVolumes(of TaskID, m *Machine, named []*borgpb.Volume, priority int32) {
 	for _, want := range named {
 		v := m.volumeOn(of, want.Name)
 		if v == nil || !v.counts() {
@@ -219,9 +228,11 @@ func (c *Cell) openVolumes(of TaskID, m *Machine, named []*borgpb.Volume) {
 			c.emit(c.volumeEvent(v, borgpb.EventKind_EVENT_KIND_VOLUME, ""))
 		}
 		v.keepNs, v.untilNs = keepOf(want), 0
+		c.setCharged(v, c.volumeBand(priority), 0)
 		c.reviewYield(v)
 		c.dirty(v)
 	}
+	c.chargeVolumes(of)
 }
 
 // useVolumes gives a copy that has just got its place the volumes of its task, or notes
@@ -240,7 +251,7 @@ func (c *Cell) useVolumes(p *Copy) {
 	}
 	p.rare().uses = u
 	if p.alloc == nil {
-		c.openVolumes(u.of, p.machine, named)
+		c.openVolumes(u.of, p.machine, named, p.priority)
 	}
 }
 
@@ -362,6 +373,7 @@ func (c *Cell) giveUp(v *Volume, reason string) {
 		}
 	}
 	v.givenUp, v.untilNs, v.spare, v.reason = true, 0, false, clip(reason, maxReasonBytes)
+	c.chargeVolumes(v.of)
 	c.reviewYield(v)
 	c.dirty(v)
 	c.emit(c.volumeEvent(v, borgpb.EventKind_EVENT_KIND_VOLUME_GIVEN_UP, reason))

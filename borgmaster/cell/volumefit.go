@@ -43,6 +43,8 @@ type VolumeSite struct {
 	Not []*Machine
 	// DiskBytes that its new volumes, and those that grow, need beside what it asks for.
 	DiskBytes int64
+	// New is how many volumes it has yet to get.
+	New int
 }
 
 // VolumeSiteOf tells it of a task of j, or of an alloc of set; one of both is nil.
@@ -52,7 +54,6 @@ func (c *Cell) VolumeSiteOf(j *Job, set *AllocSet, index uint32) (site VolumeSit
 	if len(named) == 0 {
 		return site
 	}
-	missing := 0
 	for _, want := range named {
 		have, found := int64(0), false
 		for v := range c.volumesNamed(of, want.Name) {
@@ -72,10 +73,10 @@ func (c *Cell) VolumeSiteOf(j *Job, set *AllocSet, index uint32) (site VolumeSit
 		}
 		site.DiskBytes += max(want.DiskBytes-have, 0)
 		if !found {
-			missing++
+			site.New++
 		}
 	}
-	if missing > 0 && c.checkVolumeBudget(of.Job.User, missing) != nil {
+	if site.New > 0 && c.checkVolumeBudget(of.Job.User, p.asker().by.Priority, site.New) != nil {
 		// Each placement would be refused until some are deleted.
 		site.At, site.Bound = nil, true
 	}
@@ -185,7 +186,7 @@ func (c *Cell) VolumeBudgetWords(j *Job, set *AllocSet, index uint32) string {
 	if missing == 0 {
 		return ""
 	}
-	return c.checkVolumeBudget(of.Job.User, missing).GetMessage()
+	return c.checkVolumeBudget(of.Job.User, p.asker().by.Priority, missing).GetMessage()
 }
 
 // VolumeWords says why volumes keep a task or alloc from machines; empty: none do.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"borg/proto/borgpb"
 )
 
 func (v *Volume) appendKey(b []byte) []byte {
@@ -16,7 +18,9 @@ func (v *Volume) exists() bool { return !v.gone }
 const (
 	volumeGivenUp = 1 << iota
 	volumeSpare
-	volumeLow
+
+	// The band is in the bits above.
+	volumeBandShift = 2
 )
 
 func (v *Volume) appendValue(b []byte) []byte {
@@ -32,10 +36,7 @@ func (v *Volume) appendValue(b []byte) []byte {
 	if v.spare {
 		flags |= volumeSpare
 	}
-	if v.low {
-		flags |= volumeLow
-	}
-	e.byte(flags)
+	e.byte(flags | byte(v.band)<<volumeBandShift)
 	e.str(v.reason)
 	return e.b
 }
@@ -63,11 +64,11 @@ func (l *loader) volume(key string, d *decoder) error {
 	of, name := id.of, id.name
 	v := &Volume{of: of, name: name, machine: l.c.machines[id.machine], diskBytes: d.int(), keepNs: d.int(), untilNs: d.int(), madeWallNs: d.int()}
 	flags := d.byte()
-	v.givenUp, v.spare, v.low, v.reason = flags&volumeGivenUp != 0, flags&volumeSpare != 0, flags&volumeLow != 0, d.str()
+	v.givenUp, v.spare, v.band, v.reason = flags&volumeGivenUp != 0, flags&volumeSpare != 0, borgpb.Band(flags>>volumeBandShift), d.str()
 	if err := d.done(); err != nil {
 		return err
 	}
-	if !ok || l.c.format < FormatVolumes || checkKey(of.Job) != nil || !validName(name) || flags > volumeGivenUp|volumeSpare|volumeLow || v.low && l.c.format < FormatVolumesYield ||
+	if !ok || l.c.format < FormatVolumes || checkKey(of.Job) != nil || !validName(name) || int(v.band) > numBands || v.band != 0 && l.c.format < FormatVolumesYield ||
 		v.diskBytes < 0 || v.diskBytes > maxDiskBytes || v.keepNs < 0 || v.keepNs > maxVolumeKeepNs || v.untilNs < 0 || v.untilNs > maxTimeNs {
 		return errOdd
 	}
@@ -115,6 +116,15 @@ func (c *Cell) checkVolumes() error {
 	n := 0
 	for _, m := range c.machineList {
 		n += len(m.volumes)
+		yielding := 0
+		for _, v := range m.volumes {
+			if v.yields {
+				yielding++
+			}
+		}
+		if yielding != m.yielding {
+			return fmt.Errorf("%d volumes of %s yield, counted as %d", yielding, m.name, m.yielding)
+		}
 		for _, p := range m.copies {
 			if err := c.checkUses(p); err != nil {
 				return err
@@ -149,7 +159,7 @@ func (c *Cell) checkVolumes() error {
 			return fmt.Errorf("volume %s is kept on %s, which is emptied of volumes too", v.FullName(), v.machine.name)
 		}
 	}
-	return nil
+	return c.checkVolumeCharges()
 }
 
 // checkUses wants the volumes of a copy that may be current where it is.

@@ -25,12 +25,17 @@ func (v *Volume) held() byView {
 	return inBoth(v.res())
 }
 
+// low reports whether what the volume belongs to is known to be below production.
+func (v *Volume) low() bool {
+	return v.band != borgpb.Band_BAND_UNSPECIFIED && v.band < borgpb.Band_BAND_PRODUCTION
+}
+
 // Yields reports whether production may take the volume's disk and has not yet done so.
 func (v *Volume) Yields() bool { return v.yields && !v.givenUp }
 
 // mayYield computes whether production may take the disk of a volume.
 func (c *Cell) mayYield(v *Volume) bool {
-	return c.format >= FormatVolumesYield && v.low && !v.Used() && !c.ownerLives(v.of.Job)
+	return c.format >= FormatVolumesYield && v.low() && !v.Used() && !c.ownerLives(v.of.Job)
 }
 
 // ownerLives reports whether a live job or alloc set has that name.
@@ -71,19 +76,25 @@ func (c *Cell) checkKept(user string) *borgpb.Refusal {
 }
 
 // checkVolumesOf refuses more volumes if the cell, the machine or the user would have too many.
-func (c *Cell) checkVolumesOf(user string, m *Machine, more int) *borgpb.Refusal {
-	if len(m.volumes)+more > maxVolumesOnMachine {
-		return limit("", "%d of %d volumes are on %s; borgcfg volume list shows them, borgcfg volume delete gives some up",
-			len(m.volumes), maxVolumesOnMachine, m.name)
+func (c *Cell) checkVolumesOf(user string, m *Machine, priority int32, more int) *borgpb.Refusal {
+	if !c.HasPlaces(m, priority, 0, more) {
+		return limit("", "%d of the %d volumes that band %s may fill %s up to are there; borgcfg volume list shows them, borgcfg volume delete gives some up",
+			m.volumesFor(priority), c.share(maxVolumesOnMachine, priority), BandName(BandOf(priority)), m.name)
 	}
-	return c.checkVolumeBudget(user, more)
+	return c.checkVolumeBudget(user, priority, more)
 }
 
 // checkVolumeBudget refuses more volumes if the cell or the user would have too many on
-// whatever machine. Schedulers ask it before they place a task.
-func (c *Cell) checkVolumeBudget(user string, more int) *borgpb.Refusal {
-	if c.volumes.list.len()+more > maxVolumes {
-		return limit("", "the cell has %d of %d volumes; borgcfg volume list shows them, borgcfg volume delete gives some up", c.volumes.list.len(), maxVolumes)
+// whatever machine. Schedulers ask it before they place a task. The last tenth of the cell's is
+// for production.
+func (c *Cell) checkVolumeBudget(user string, priority int32, more int) *borgpb.Refusal {
+	most := maxVolumes
+	if !isProd(priority) && c.format >= FormatPlaces {
+		most -= maxVolumes * stateReserveMilli / 1000
+	}
+	if c.volumes.list.len()+more > most {
+		return limit("", "the cell has %d of the %d volumes that band %s may fill it up to; borgcfg volume list shows them, borgcfg volume delete gives some up",
+			c.volumes.list.len(), most, BandName(BandOf(priority)))
 	}
 	var has int64
 	if u := c.stateUse.byUser[user]; u != nil {
@@ -113,23 +124,27 @@ func (c *Cell) deriveYield(v *Volume) bool {
 	if yields := c.mayYield(v); yields != v.yields {
 		v.machine.room.sub(v.held())
 		v.yields = yields
+		v.machine.yielding += map[bool]int{true: 1, false: -1}[yields]
 		v.machine.room.add(v.held())
 	}
 	return v.yields
 }
 
-// ownerEnds is called when a job or alloc set of a priority has ended.
+// ownerEnds is called when a job or alloc set of a priority has ended. It never raises the band
+// of a volume: the quota of a higher one admitted only what was placed in it.
 func (c *Cell) ownerEnds(key JobKey, priority int32) {
 	if c.format < FormatVolumesYield {
 		return
 	}
+	band := BandOf(priority)
 	for v := range c.volumesOfOwner(key) {
-		if low := !isProd(priority); low != v.low {
-			v.low = low
+		if band < v.band || v.band == borgpb.Band_BAND_UNSPECIFIED && !isProd(priority) {
+			c.setCharged(v, band, 0)
 			c.dirty(v)
 		}
 		c.reviewYield(v)
 	}
+	c.chargeVolumesOf(key)
 }
 
 // ownerBegins is called for a new job or alloc set. An earlier one of the same name may have
@@ -155,14 +170,15 @@ func (c *Cell) volumesOfOwner(key JobKey) func(yield func(*Volume) bool) {
 	}
 }
 
-// giveUpYielding gives up yielding volumes of a machine until its disk suffices for
-// production that came or grew; who names that work.
+// giveUpYielding gives up yielding volumes of a machine until its disk and its places suffice
+// for production that came or grew; who names that work.
 func (c *Cell) giveUpYielding(m *Machine, priority int32, who func() string) {
 	if !isProd(priority) || len(m.volumes) == 0 {
 		return
 	}
 	held := m.room.held(false)
 	over := held.DiskBytes - m.room.capacity.DiskBytes
+	many := len(m.volumes) - c.share(maxVolumesOnMachine, priority)
 	var kept []*Volume
 	for _, v := range m.volumes {
 		switch {
@@ -170,17 +186,23 @@ func (c *Cell) giveUpYielding(m *Machine, priority int32, who func() string) {
 			kept = append(kept, v)
 		case v.yields:
 			over -= v.diskBytes // it is being removed
+			many--
 		}
 	}
 	slices.SortFunc(kept, func(a, b *Volume) int {
 		return cmp.Or(cmp.Compare(a.untilNs, b.untilNs), a.orderKey().Compare(b.orderKey()))
 	})
 	for _, v := range kept {
-		if over <= 0 {
+		if over <= 0 && many <= 0 {
 			return
 		}
+		what := "disk"
+		if over <= 0 {
+			what = "place"
+		}
 		over -= v.diskBytes
-		c.giveUp(v, fmt.Sprintf("%s of production needed its disk, and %s has ended", who(), v.of.Job))
+		many--
+		c.giveUp(v, fmt.Sprintf("%s of production needed its %s, and %s has ended", who(), what, v.of.Job))
 	}
 }
 

@@ -3809,7 +3809,7 @@ func (x *WhyHolder) GetWhy() string {
 type WhyReason struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Short stable word: "down", "draining", "constraint", "taint", "ports",
-	// "cpu", "memory", "disk", "devices", "domain_limit", "alloc", "fits".
+	// "cpu", "memory", "disk", "devices", "places", "domain_limit", "alloc", "fits".
 	Test string `protobuf:"bytes,1,opt,name=test,proto3" json:"test,omitempty"`
 	// Number of machines that failed this test first.
 	Machines uint32 `protobuf:"varint,2,opt,name=machines,proto3" json:"machines,omitempty"`

@@ -1,0 +1,256 @@
+package cell
+
+import (
+	"fmt"
+
+	"borg/proto/borgpb"
+)
+
+// A volume of batch to monitoring keeps its disk charged to its user's quota until it is given
+// up. While its task or alloc is alive, the charge of that covers its volumes, up to the disk
+// that its specs name. What is beyond that is charged to the volume itself: all of it when the
+// task has ended, what an update no longer names, and what a later job of the same name does not
+// name. The band is that of the last task or alloc that was placed with the volume, or of its
+// job when that ended in a lower one. Volumes of the free band, and those that were found on a
+// machine, are not charged; production may take the former (volumeyield.go).
+
+// cover is the disk that is charged with a task or alloc for volumes which it has, by band.
+type cover [numBands + 1]int64
+
+// coverOfTask returns the cover of a task that is alive and may run any of the specs; the last is
+// the one that it is to run.
+func (c *Cell) coverOfTask(of TaskID, specs []*Spec) (sum cover) {
+	var all, own cover
+	for _, s := range specs {
+		if s.Proto.AllocSet == "" && s.Proto.Priority != 0 {
+			band, need := BandOf(s.Proto.Priority), s.Need(of.Index)
+			all[band] = max(all[band], need.bought().DiskBytes)
+			own[band] = need.Resources.DiskBytes
+		}
+	}
+	last := specs[len(specs)-1]
+	if last.Proto.AllocSet == "" {
+		band := BandOf(last.Proto.Priority)
+		own[band] += c.missingBytes(of, band, last.Need(of.Index).Task.GetVolumes())
+	}
+	for band := range sum {
+		sum[band] = max(all[band]-own[band], 0)
+	}
+	return sum
+}
+
+// coverOfAlloc returns the cover of an alloc of a set with a spec.
+func (c *Cell) coverOfAlloc(of TaskID, s *borgpb.AllocSetSpec) (sum cover) {
+	if band := BandOf(s.Priority); s.Priority != 0 {
+		sum[band] = volumeBytes(s.Volumes) - c.missingBytes(of, band, s.Volumes)
+	}
+	return sum
+}
+
+// missingBytes returns the disk that the named volumes need beside what there is of them in a
+// band.
+func (c *Cell) missingBytes(of TaskID, band borgpb.Band, named []*borgpb.Volume) (bytes int64) {
+	for _, want := range named {
+		have := int64(0)
+		for v := range c.volumesNamed(of, want.Name) {
+			if v.counts() && v.band == band {
+				have = v.diskBytes
+			}
+		}
+		bytes += max(want.DiskBytes-have, 0)
+	}
+	return bytes
+}
+
+// coverNow returns the cover of a task or alloc; zero if it is not alive.
+func (c *Cell) coverNow(of TaskID) cover {
+	if s := c.sets[of.Job]; s != nil {
+		if of.Index < s.NumAllocs() && s.allocs[of.Index].state != stateDead {
+			return c.coverOfAlloc(of, s.spec)
+		}
+		return cover{}
+	}
+	if j := c.Job(of.Job); j != nil && !j.gone && int(of.Index) < len(j.rows) && j.rows[of.Index].state != stateDead {
+		return c.coverOfTask(of, j.specs)
+	}
+	return cover{}
+}
+
+// chargeable returns the disk of a volume that has to be charged to somebody.
+func (v *Volume) chargeable() int64 {
+	if v.givenUp || v.gone || v.band <= borgpb.Band_BAND_FREE {
+		return 0
+	}
+	return v.diskBytes
+}
+
+// beyond takes from the cover what a volume needs and returns the rest, which is charged.
+func (v *Volume) beyond(left *cover) int64 {
+	n := v.chargeable()
+	covered := min(n, left[v.band])
+	left[v.band] -= covered
+	return n - covered
+}
+
+// volumeCharge is a charge of the disk of volumes.
+func volumeCharge(band borgpb.Band, bytes int64) charge {
+	return chargeOf(band, &Resources{DiskBytes: bytes}, 1)
+}
+
+// volumeBand returns the band of a volume with which a task or alloc was placed.
+func (c *Cell) volumeBand(priority int32) borgpb.Band {
+	if c.format < FormatVolumesYield {
+		return borgpb.Band_BAND_UNSPECIFIED
+	}
+	return BandOf(priority)
+}
+
+// setCharged sets the band of a volume, and what that is charged for it.
+func (c *Cell) setCharged(v *Volume, band borgpb.Band, bytes int64) {
+	if v.charged == bytes && v.band == band {
+		return
+	}
+	c.chargeUser(v.of.Job.User, volumeCharge(v.band, v.charged), volumeCharge(band, bytes))
+	v.band, v.charged = band, bytes
+}
+
+// chargeVolumes charges the volumes of one task or alloc anew. It follows each change of them,
+// and of what is charged with the task or alloc.
+func (c *Cell) chargeVolumes(of TaskID) {
+	if c.volumes.list.len() == 0 {
+		return
+	}
+	left, known := cover{}, false
+	for v := range c.volumes.list.from(volumeID{of: of}) {
+		if v.of != of {
+			return
+		}
+		if !known {
+			left, known = c.coverNow(of), true
+		}
+		c.setCharged(v, v.band, v.beyond(&left))
+	}
+}
+
+// chargeVolumesOf charges all volumes of a job or alloc set anew.
+func (c *Cell) chargeVolumesOf(key JobKey) {
+	if c.volumes.list.len() == 0 {
+		return
+	}
+	owner := key // It is on the heap for the loop, and most jobs have no volumes.
+	var last *Volume
+	for v := range c.volumesOfOwner(owner) {
+		if last == nil || last.of != v.of {
+			c.chargeVolumes(v.of)
+		}
+		last = v
+	}
+}
+
+// volumeCharges returns what the volumes of a job or alloc set are charged, and what they would
+// be if its tasks or allocs had the covers.
+func (c *Cell) volumeCharges(key JobKey, covers func(of TaskID) cover) (now, then charge) {
+	if c.volumes.list.len() == 0 {
+		return nil, nil
+	}
+	var left cover
+	var last *Volume
+	for v := range c.volumesOfOwner(key) {
+		if last == nil || last.of != v.of {
+			left = covers(v.of)
+		}
+		last = v
+		now = now.plus(volumeCharge(v.band, v.charged))
+		then = then.plus(volumeCharge(v.band, v.beyond(&left)))
+	}
+	return now, then
+}
+
+// bandVolumes follows a change of the priority of a copy that runs on.
+func (c *Cell) bandVolumes(p *Copy) {
+	if p.few == nil || p.few.uses == nil {
+		return
+	}
+	for _, name := range p.few.uses.names {
+		if v := p.machine.volumeOn(p.TaskID(), name); v != nil && v.counts() {
+			c.setCharged(v, c.volumeBand(p.priority), 0)
+			c.dirty(v)
+		}
+	}
+	c.chargeVolumes(p.TaskID())
+}
+
+// checkChargeOfJob is checkCharge for a job that would have the specs and that many tasks. Those
+// that take over volumes which are charged already are not charged for them twice.
+func (c *Cell) checkChargeOfJob(key JobKey, j *Job, specs []*Spec, tasks uint32, was, wants charge) *borgpb.Refusal {
+	if c.quotas.used == nil {
+		return nil
+	}
+	now, then := c.volumeCharges(key, func(of TaskID) cover {
+		if of.Index >= tasks || j != nil && int(of.Index) < len(j.rows) && j.rows[of.Index].state == stateDead {
+			return cover{}
+		}
+		return c.coverOfTask(of, specs)
+	})
+	return c.checkCharge(key, was.plus(now), wants.plus(then))
+}
+
+// checkChargeOfSet is checkCharge for an alloc set that would have the spec and that many allocs.
+func (c *Cell) checkChargeOfSet(key JobKey, s *AllocSet, spec *borgpb.AllocSetSpec, allocs uint32) *borgpb.Refusal {
+	if c.quotas.used == nil {
+		return nil
+	}
+	was := charge(nil)
+	if s != nil {
+		was = s.charge()
+	}
+	now, then := c.volumeCharges(key, func(of TaskID) cover {
+		if of.Index >= allocs {
+			return cover{}
+		}
+		return c.coverOfAlloc(of, spec)
+	})
+	return c.checkCharge(key, was.plus(now), chargeOfSet(spec, uint64(allocs)).plus(then))
+}
+
+// volumeChargeOf sums up what the volumes of a user are charged.
+func (c *Cell) volumeChargeOf(user string) (sum charge) {
+	if u := c.stateUse.byUser[user]; u == nil || u[measureVolumes] == 0 {
+		return nil
+	}
+	for v := range c.volumes.list.from(volumeID{of: TaskID{Job: JobKey{User: user}}}) {
+		if v.of.Job.User != user {
+			break
+		}
+		if v.charged > 0 {
+			sum = sum.plus(volumeCharge(v.band, v.charged))
+		}
+	}
+	return sum
+}
+
+// keptWords says how much of something the volumes of a user are charged; empty if nothing.
+func (c *Cell) keptWords(user string, of *item) string {
+	kept := c.volumeChargeOf(user).of(of)
+	if kept.isZero() {
+		return ""
+	}
+	return fmt.Sprintf(". Volumes that are kept hold %s; borgcfg volume list shows them, borgcfg volume delete gives some up", of.text(kept))
+}
+
+// checkVolumeCharges compares the charges of the volumes of the cell with what they are
+// computed from.
+func (c *Cell) checkVolumeCharges() error {
+	var left cover
+	var last *Volume
+	for v := range c.volumes.list.each() {
+		if last == nil || last.of != v.of {
+			left = c.coverNow(v.of)
+		}
+		last = v
+		if want := v.beyond(&left); v.charged != want {
+			return fmt.Errorf("volume %s on %s is charged %d bytes, kept as %d", v.FullName(), v.machine.name, want, v.charged)
+		}
+	}
+	return nil
+}
