@@ -262,7 +262,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	sampler.Go(func() { a.networks.run(ctx) })
 	// Papers are renewed.
 	sampler.Go(func() { a.papers.run(ctx, a.begun) })
-	a.apply(a.core.Step(a.now(), Recovered{Copies: found}))
+	effects := a.core.Step(a.now(), Recovered{Copies: found})
+	a.publish() // a start looks at the runs of others
+	a.apply(effects)
 	a.loop(ctx)
 	a.die()
 	sampler.Wait()
