@@ -96,9 +96,9 @@ type Config struct {
 	// Kills says what the kernel killed of copies that go on; those without are absent.
 	// Nil: nobody looks.
 	Kills func(ids []ID) map[ID]Kills
-	// HeldPorts says which ports of the machine's network programs hold, if one of wanted
-	// is among them; nil: nobody looks, and tasks find out themselves.
-	HeldPorts func(wanted []uint32, all PortRange) ([]HeldPort, error)
+	// HeldPorts returns who holds ports of the machine's network, if one of wanted is held;
+	// nil: nobody looks, and tasks find out themselves.
+	HeldPorts func(wanted []uint32, all PortRange) (PortHolders, error)
 	// Block closes what copies were found to listen on and were not granted, and opens
 	// what it closed before. Nil: nobody does.
 	Block func(found map[ID][]Listener) error
@@ -262,7 +262,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	sampler.Go(func() { a.networks.run(ctx) })
 	// Papers are renewed.
 	sampler.Go(func() { a.papers.run(ctx, a.begun) })
-	a.apply(a.core.Step(a.now(), Recovered{Copies: found}))
+	effects := a.core.Step(a.now(), Recovered{Copies: found})
+	a.publish() // a start looks at the runs of others
+	a.apply(effects)
 	a.loop(ctx)
 	a.die()
 	sampler.Wait()
@@ -643,7 +645,7 @@ func (a *Agent) begin(r Record) error {
 		a.cfg.Log.Warn("a task is refused", "machine", a.cfg.Name, "copy", r.ID.String(), "err", err)
 	}
 	if refused == "" {
-		if err := a.checkPorts(l); err != nil {
+		if err := a.freePorts(r, l); err != nil {
 			return err
 		}
 		l.Packages = packages
@@ -681,6 +683,8 @@ func (a *Agent) note(ev Event) {
 		if ev.Undecided {
 			log(ev.ID).Warn("a health check could not be made", "err", ev.Failure)
 		}
+	case AtFault:
+		log(ev.ID).Warn("a task is ended for what it does to others", "why", ev.Text)
 	case PortsHeld:
 		log(ev.ID).Warn("task not started: others hold its ports", "err", ev.Text)
 	case Squeezed:

@@ -110,6 +110,8 @@ type task struct {
 	squeezed string
 	// forDisk: it was killed for disk.
 	forDisk bool
+	// fault is set if the run was killed for what it did to others; squeezed says what.
+	fault borgpb.ExitReason
 	// oomKills is how many processes of the present run the kernel killed, as it is told;
 	// oomText says more.
 	oomKills uint32
@@ -151,6 +153,8 @@ func (c *Core) Step(now Now, ev Event) []Effect {
 		c.checked(ev)
 	case KernelKilled:
 		c.kernelKilled(ev)
+	case AtFault:
+		c.atFault(ev)
 	case PortsHeld:
 		c.portsHeld(ev)
 	case Hoarded:
@@ -410,7 +414,7 @@ func (c *Core) begin(t *task) {
 	}
 	t.Run++
 	t.RunEnded, t.RunVersion, t.Boot = false, t.Desired.GetVersion(), c.cfg.Boot
-	t.phase, t.dueNs, t.warned, t.terminated, t.note, t.squeezed, t.forDisk = starting, 0, false, false, "", "", false
+	t.phase, t.dueNs, t.warned, t.terminated, t.note, t.squeezed, t.forDisk, t.fault = starting, 0, false, false, "", "", false, 0
 	t.pid, t.StartedWallNs, t.ShimLost, t.Text, t.Passed, t.health = 0, 0, false, "", false, health{}
 	t.Ready, t.readiness = false, readiness{}
 	t.oomKills, t.oomText = 0, ""

@@ -191,7 +191,7 @@ func (t *task) gaveWay(exit *borgpb.Exit) (told *borgpb.Exit, text string) {
 		t.Clear = false
 		return exit, ""
 	}
-	if t.forDisk {
+	if t.forDisk || t.fault != 0 {
 		return exit, t.squeezed
 	}
 	return squeezedExit(exit), t.squeezed

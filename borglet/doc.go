@@ -13,8 +13,8 @@
 //
 //   - A copy is stopped only by a Stop of a master that is not fenced. Its
 //     absence from a poll, a lost master, a dead borglet and a dead shim stop
-//     nothing. A run of it is killed here for want of memory alone, and never one
-//     of production within its limit.
+//     nothing. A run of it is killed here for want of memory, and never one of
+//     production within its limit, or for the harm it does to others (AtFault).
 //   - What will be done is on disk before it is done: the highest fence before
 //     it is obeyed, the intent of a run before it starts. A borglet that is
 //     killed anywhere finds everything again from its directories.

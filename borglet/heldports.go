@@ -1,8 +1,11 @@
 package borglet
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"time"
 
 	"borg/proto/borgpb"
 )
@@ -15,6 +18,14 @@ type HeldPort struct {
 	Port uint16
 	// The program and its process id, at most 40 bytes; empty when it is not known.
 	By string `json:",omitempty"`
+}
+
+// PortHolders is who holds ports of a machine's network.
+type PortHolders struct {
+	// Ports that programs hold which are no tasks of this borglet.
+	Others []HeldPort
+	// Ports that each copy holds, without those that the kernel gives out.
+	Copies map[ID][]uint16
 }
 
 // PortRange is the ports of a machine that may be granted, first to last inclusive.
@@ -40,25 +51,73 @@ type portsHeldError struct {
 
 func (e *portsHeldError) Error() string { return e.text }
 
-// checkPorts finds out whether others hold ports that a run was granted. EADDRINUSE is the
-// task's own affair and cannot be seen from outside, so the sockets are looked at before
-// the start. The last run of the copy has been destroyed, so none of them is its own.
-func (a *Agent) checkPorts(l *Launch) error {
+const (
+	// portsFreedIn is how long a start waits for the end of tasks that hold its ports.
+	portsFreedIn = 10 * time.Second
+	// portsFreedEvery is how often it looks meanwhile.
+	portsFreedEvery = 50 * time.Millisecond
+)
+
+// freePorts frees the ports that a run was granted: it ends tasks that hold them and were
+// not granted them, and returns an error if others hold them. EADDRINUSE is the task's own
+// affair and cannot be seen from outside, so the sockets are looked at before the start.
+// The last run of the copy has been destroyed, so none of them is its own.
+func (a *Agent) freePorts(r Record, l *Launch) error {
 	if a.cfg.HeldPorts == nil || l.Network != "" || len(l.Ports) == 0 {
 		return nil
 	}
 	all := PortRange{uint16(a.cfg.Spec.GetPortFirst()), uint16(a.cfg.Spec.GetPortLast())}
-	held, err := a.cfg.HeldPorts(l.Ports, all)
-	if err != nil {
-		a.cfg.Log.Warn("whether others hold the ports of a task is not known", "machine", a.cfg.Name, "copy", l.ID.String(), "err", err)
-		return nil
+	for until := time.Now().Add(portsFreedIn); ; {
+		found, err := a.cfg.HeldPorts(l.Ports, all)
+		if err != nil {
+			a.cfg.Log.Warn("whether others hold the ports of a task is not known", "machine", a.cfg.Name, "copy", l.ID.String(), "err", err)
+			return nil
+		}
+		faults, held := a.takenPorts(found, l.Ports, a.taskName(r))
+		if len(faults) == 0 {
+			return a.heldPorts(append(held, found.Others...), l)
+		}
+		if time.Now().After(until) {
+			return fmt.Errorf("a task that was not granted a port of this task has not ended within %v", portsFreedIn)
+		}
+		for _, f := range faults {
+			a.results <- f
+		}
+		select {
+		case <-time.After(portsFreedEvery):
+		case <-a.life.Done():
+			return errors.New("the borglet ends")
+		}
 	}
-	if len(held) == 0 {
-		return nil
+}
+
+// takenPorts returns the runs that hold a wanted port that they were not granted. Any other
+// copy that holds one is not to blame: the port is held.
+func (a *Agent) takenPorts(found PortHolders, wanted []uint32, owner string) (faults []AtFault, held []HeldPort) {
+	v := a.view.Load()
+	for _, id := range slices.SortedFunc(maps.Keys(found.Copies), compareIDs) {
+		ports := slices.DeleteFunc(slices.Clone(found.Copies[id]), func(n uint16) bool { return !slices.Contains(wanted, uint32(n)) })
+		notGranted := slices.IndexFunc(ports, func(n uint16) bool { return !slices.Contains(v.ports[id], uint32(n)) })
+		if run, runs := v.runs[id]; runs && notGranted >= 0 {
+			text := fmt.Sprintf("ended: it bound port %d, which was granted to %s", ports[notGranted], owner)
+			faults = append(faults, AtFault{ID: id, Run: run, Reason: borgpb.ExitReason_EXIT_REASON_PORT_OF_OTHER, Text: text})
+			continue
+		}
+		for _, n := range ports {
+			held = append(held, HeldPort{Port: n, By: "another task"})
+		}
 	}
+	return faults, held
+}
+
+// heldPorts returns an error if a port of the run is among held, which it reorders.
+func (a *Agent) heldPorts(held []HeldPort, l *Launch) error {
 	granted := func(h HeldPort) bool { return slices.Contains(l.Ports, uint32(h.Port)) }
 	first := slices.IndexFunc(held, granted)
-	from := held[max(first, 0)].Port
+	if first < 0 {
+		return nil
+	}
+	from := held[first].Port
 	slices.SortFunc(held, func(x, y HeldPort) int {
 		if granted(x) != granted(y) {
 			if granted(x) {

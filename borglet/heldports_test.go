@@ -14,11 +14,11 @@ import (
 func TestHeldPorts(t *testing.T) {
 	a := startAgentWith(t, t.TempDir(), func(cfg *Config) {
 		cfg.Spec.PortFirst, cfg.Spec.PortLast = 20000, 20009
-		cfg.HeldPorts = func(wanted []uint32, all PortRange) ([]HeldPort, error) {
+		cfg.HeldPorts = func(wanted []uint32, all PortRange) (PortHolders, error) {
 			if all != (PortRange{20000, 20009}) {
 				t.Errorf("HeldPorts was asked about %v", all)
 			}
-			return []HeldPort{{20001, "a (process 1)"}, {20007, "nginx (process 812)"}}, nil
+			return PortHolders{Others: []HeldPort{{20001, "a (process 1)"}, {20007, "nginx (process 812)"}}}, nil
 		}
 	})
 	id := ID{JobUID: "1-1-0", Index: 0, Attempt: 1}
@@ -41,12 +41,12 @@ func TestManyHeldPorts(t *testing.T) {
 	left := make(map[uint32]bool)
 	a := startAgentWith(t, t.TempDir(), func(cfg *Config) {
 		cfg.Spec.PortFirst, cfg.Spec.PortLast = first, last
-		cfg.HeldPorts = func(wanted []uint32, all PortRange) ([]HeldPort, error) {
+		cfg.HeldPorts = func(wanted []uint32, all PortRange) (PortHolders, error) {
 			var held []HeldPort
 			for n := all.First; n <= all.Last; n++ {
 				held = append(held, HeldPort{Port: n})
 			}
-			return held, nil
+			return PortHolders{Others: held}, nil
 		}
 	})
 	for n := uint32(first); n <= last; n++ {

@@ -130,7 +130,7 @@ func (c *Core) exited(t *task, exit *borgpb.Exit, text string) {
 	if why = cmp.Or(why, unhealthy); why != "" && t.Stop == nil {
 		exit = proto.CloneOf(exit)
 		exit.Reason = bounded(why)
-		exit.ReasonCode = borgpb.ExitReason_EXIT_REASON_GAVE_WAY
+		exit.ReasonCode = cmp.Or(t.fault, borgpb.ExitReason_EXIT_REASON_GAVE_WAY)
 		if why == unhealthy {
 			exit.ReasonCode = borgpb.ExitReason_EXIT_REASON_UNHEALTHY
 		}

@@ -17,25 +17,55 @@ import (
 // maxHolderBytes bounds the words on who holds a port.
 const maxHolderBytes = 40
 
-// HeldPorts returns who holds ports of the machine's network, at least one of wanted among
-// them; it returns none when nobody holds any of wanted. Every address counts: a program
-// that listens on a loopback address keeps a task from listening on all addresses.
-func (r *Runtime) HeldPorts(wanted []uint32, all borglet.PortRange) ([]borglet.HeldPort, error) {
+// HeldPorts returns who holds ports of the machine's network: those from all, and wanted. It
+// returns nobody when none of wanted is held. Every address counts: a program that listens on
+// a loopback address keeps a task from listening on all addresses.
+func (r *Runtime) HeldPorts(wanted []uint32, all borglet.PortRange) (borglet.PortHolders, error) {
 	sockets, err := portHolders()
 	if err != nil {
-		return nil, err
+		return borglet.PortHolders{}, err
 	}
-	if !slices.ContainsFunc(wanted, func(n uint32) bool { return sockets[uint16(n)] != "" }) {
-		return nil, nil
+	isHeld := func(n uint32) bool { return len(sockets[uint16(n)]) > 0 || !bindable(uint16(n), false) }
+	if !slices.ContainsFunc(wanted, isHeld) {
+		return borglet.PortHolders{}, nil
 	}
-	names := socketOwners(pids())
-	var held []borglet.HeldPort
-	for number, s := range sockets {
-		if number >= all.First && number <= all.Last || slices.Contains(wanted, uint32(number)) {
-			held = append(held, borglet.HeldPort{Port: number, By: names[s]})
+	members, err := r.backend.members(r.processes(r.ids()))
+	if err != nil {
+		return borglet.PortHolders{}, err
+	}
+	found := borglet.PortHolders{Copies: boundBy(members, wanted)}
+	owners := make(map[socket]borglet.ID)
+	for id, pids := range members {
+		for _, pid := range pids {
+			for _, s := range socketsOf(pid) {
+				owners[s] = id
+			}
 		}
 	}
-	return held, nil
+	first, last := ephemeralPorts()
+	names := socketOwners(pids())
+	for number, holders := range sockets {
+		if (number < all.First || number > all.Last) && !slices.Contains(wanted, uint32(number)) {
+			continue
+		}
+		chosen := number < first || number > last
+		for _, s := range holders {
+			if id, ours := owners[s]; !ours || !chosen {
+				found.Others = append(found.Others, borglet.HeldPort{Port: number, By: names[s]})
+				break
+			} else if !slices.Contains(found.Copies[id], number) {
+				found.Copies[id] = append(found.Copies[id], number)
+			}
+		}
+	}
+	return found, nil
+}
+
+// ids returns the copies that have runs.
+func (r *Runtime) ids() []borglet.ID {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Keys(r.runs))
 }
 
 // PortsOfOthers returns who holds ports from first to last and is no task of a borglet,
@@ -45,7 +75,7 @@ func PortsOfOthers(all borglet.PortRange) ([]borglet.HeldPort, error) {
 	if err != nil {
 		return nil, err
 	}
-	maps.DeleteFunc(sockets, func(number uint16, _ socket) bool { return number < all.First || number > all.Last })
+	maps.DeleteFunc(sockets, func(number uint16, _ []socket) bool { return number < all.First || number > all.Last })
 	if len(sockets) == 0 {
 		return nil, nil
 	}
@@ -54,8 +84,9 @@ func PortsOfOthers(all borglet.PortRange) ([]borglet.HeldPort, error) {
 	ours, names := socketOwners(tasks), socketOwners(running)
 	var held []borglet.HeldPort
 	for _, number := range slices.Sorted(maps.Keys(sockets)) {
-		if _, task := ours[sockets[number]]; !task {
-			held = append(held, borglet.HeldPort{Port: number, By: names[sockets[number]]})
+		other := slices.IndexFunc(sockets[number], func(s socket) bool { return ours[s] == "" })
+		if other >= 0 {
+			held = append(held, borglet.HeldPort{Port: number, By: names[sockets[number][other]]})
 		}
 	}
 	return held, nil
@@ -73,8 +104,8 @@ func isTask(pid int) bool {
 }
 
 // portHolders are the sockets that hold ports of the machine's network.
-func portHolders() (map[uint16]socket, error) {
-	sockets := make(map[uint16]socket)
+func portHolders() (map[uint16][]socket, error) {
+	sockets := make(map[uint16][]socket)
 	for table, proto := range socketTables {
 		text, err := os.ReadFile(filepath.Join("/proc/thread-self/net", table))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -90,14 +121,14 @@ func portHolders() (map[uint16]socket, error) {
 
 // addPortHolders adds the ports of one of the kernel's tables that a socket holds: one of
 // TCP that listens, or any of UDP.
-func addPortHolders(sockets map[uint16]socket, text, proto string) {
+func addPortHolders(sockets map[uint16][]socket, text, proto string) {
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
 		if len(f) < 10 || proto == "tcp" && f[3] != tcpListening {
 			continue
 		}
 		if addr, err := parseSocketAddr(f[1]); err == nil && addr.Port() != 0 {
-			sockets[addr.Port()] = socket(f[9])
+			sockets[addr.Port()] = append(sockets[addr.Port()], socket(f[9]))
 		}
 	}
 }

@@ -26,7 +26,7 @@ func TestHeldPorts(t *testing.T) {
 	defer udp.Close()
 	tcpPort := uint16(tcp.Addr().(*net.TCPAddr).Port)
 	udpPort := uint16(udp.LocalAddr().(*net.UDPAddr).Port)
-	r := &Runtime{}
+	r := &Runtime{backend: &family{}}
 	none := borglet.PortRange{First: 1, Last: 1}
 	find := func(held []borglet.HeldPort, port uint16) string {
 		for _, h := range held {
@@ -39,7 +39,7 @@ func TestHeldPorts(t *testing.T) {
 	self := fmt.Sprintf("(process %d)", os.Getpid())
 	for _, port := range []uint16{tcpPort, udpPort} {
 		held, err := r.HeldPorts([]uint32{uint32(port)}, none)
-		if by := find(held, port); err != nil || !strings.HasSuffix(by, self) {
+		if by := find(held.Others, port); err != nil || !strings.HasSuffix(by, self) {
 			t.Errorf("port %d is held by %s (%v), want %s", port, by, err, self)
 		}
 		others, err := PortsOfOthers(borglet.PortRange{First: port, Last: port})
@@ -48,11 +48,11 @@ func TestHeldPorts(t *testing.T) {
 		}
 	}
 	held, err := r.HeldPorts([]uint32{uint32(tcpPort)}, borglet.PortRange{First: min(tcpPort, udpPort), Last: max(tcpPort, udpPort)})
-	if err != nil || find(held, udpPort) == "nobody" {
+	if err != nil || find(held.Others, udpPort) == "nobody" {
 		t.Errorf("with port %d the others of the range are told: %v (%v), want %d too", tcpPort, held, err, udpPort)
 	}
 	tcp.Close()
-	if held, err = r.HeldPorts([]uint32{uint32(tcpPort)}, none); err != nil || slices.ContainsFunc(held, func(h borglet.HeldPort) bool { return h.Port == tcpPort }) {
+	if held, err = r.HeldPorts([]uint32{uint32(tcpPort)}, none); err != nil || slices.ContainsFunc(held.Others, func(h borglet.HeldPort) bool { return h.Port == tcpPort }) {
 		t.Errorf("a closed port is held: %v (%v)", held, err)
 	}
 }

@@ -39,6 +39,9 @@ func TestMain(m *testing.M) {
 		}
 		takeAll()
 	}
+	if len(os.Args) > 3 && os.Args[1] == holdArgument {
+		holdForTest(os.Args[2], os.Args[3])
+	}
 	if len(os.Args) > 2 && os.Args[1] == listenArgument {
 		listenForTest(os.Args[2:])
 	}

@@ -262,29 +262,33 @@ const (
 	ExitReason_EXIT_REASON_UNHEALTHY ExitReason = 24
 	// It ran for longer than its max_runtime: its borglet ended it.
 	ExitReason_EXIT_REASON_MAX_RUNTIME ExitReason = 25
+	// It bound a port that another task was granted: its borglet ended it, and reason says
+	// which.
+	ExitReason_EXIT_REASON_PORT_OF_OTHER ExitReason = 964
 )
 
 // Enum value maps for ExitReason.
 var (
 	ExitReason_name = map[int32]string{
-		0:  "EXIT_REASON_UNSPECIFIED",
-		1:  "EXIT_REASON_PROGRAM_MISSING",
-		2:  "EXIT_REASON_NOT_EXECUTABLE",
-		3:  "EXIT_REASON_WRONG_FORMAT",
-		4:  "EXIT_REASON_INTERPRETER_MISSING",
-		5:  "EXIT_REASON_ARGUMENTS_TOO_LONG",
-		6:  "EXIT_REASON_WORKING_DIRECTORY",
-		7:  "EXIT_REASON_MOUNT",
-		8:  "EXIT_REASON_IMAGE",
-		9:  "EXIT_REASON_PACKAGE",
-		11: "EXIT_REASON_LIMIT_TOO_SMALL",
-		12: "EXIT_REASON_NOT_STARTED",
-		20: "EXIT_REASON_OUT_OF_MEMORY",
-		21: "EXIT_REASON_CHILD_OUT_OF_MEMORY",
-		22: "EXIT_REASON_KILLED",
-		23: "EXIT_REASON_GAVE_WAY",
-		24: "EXIT_REASON_UNHEALTHY",
-		25: "EXIT_REASON_MAX_RUNTIME",
+		0:   "EXIT_REASON_UNSPECIFIED",
+		1:   "EXIT_REASON_PROGRAM_MISSING",
+		2:   "EXIT_REASON_NOT_EXECUTABLE",
+		3:   "EXIT_REASON_WRONG_FORMAT",
+		4:   "EXIT_REASON_INTERPRETER_MISSING",
+		5:   "EXIT_REASON_ARGUMENTS_TOO_LONG",
+		6:   "EXIT_REASON_WORKING_DIRECTORY",
+		7:   "EXIT_REASON_MOUNT",
+		8:   "EXIT_REASON_IMAGE",
+		9:   "EXIT_REASON_PACKAGE",
+		11:  "EXIT_REASON_LIMIT_TOO_SMALL",
+		12:  "EXIT_REASON_NOT_STARTED",
+		20:  "EXIT_REASON_OUT_OF_MEMORY",
+		21:  "EXIT_REASON_CHILD_OUT_OF_MEMORY",
+		22:  "EXIT_REASON_KILLED",
+		23:  "EXIT_REASON_GAVE_WAY",
+		24:  "EXIT_REASON_UNHEALTHY",
+		25:  "EXIT_REASON_MAX_RUNTIME",
+		964: "EXIT_REASON_PORT_OF_OTHER",
 	}
 	ExitReason_value = map[string]int32{
 		"EXIT_REASON_UNSPECIFIED":         0,
@@ -305,6 +309,7 @@ var (
 		"EXIT_REASON_GAVE_WAY":            23,
 		"EXIT_REASON_UNHEALTHY":           24,
 		"EXIT_REASON_MAX_RUNTIME":         25,
+		"EXIT_REASON_PORT_OF_OTHER":       964,
 	}
 )
 
@@ -1075,7 +1080,7 @@ const file_borgpb_meta_proto_rawDesc = "" +
 	"\x18RELATION_LESS_THAN_EQUAL\x10\x05\x12\x1f\n" +
 	"\x1bRELATION_GREATER_THAN_EQUAL\x10\x06\x12\x14\n" +
 	"\x10RELATION_PRESENT\x10\a\x12\x18\n" +
-	"\x14RELATION_NOT_PRESENT\x10\b*\xa7\x04\n" +
+	"\x14RELATION_NOT_PRESENT\x10\b*\xc7\x04\n" +
 	"\n" +
 	"ExitReason\x12\x1b\n" +
 	"\x17EXIT_REASON_UNSPECIFIED\x10\x00\x12\x1f\n" +
@@ -1095,7 +1100,8 @@ const file_borgpb_meta_proto_rawDesc = "" +
 	"\x12EXIT_REASON_KILLED\x10\x16\x12\x18\n" +
 	"\x14EXIT_REASON_GAVE_WAY\x10\x17\x12\x19\n" +
 	"\x15EXIT_REASON_UNHEALTHY\x10\x18\x12\x1b\n" +
-	"\x17EXIT_REASON_MAX_RUNTIME\x10\x19B\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\x17EXIT_REASON_MAX_RUNTIME\x10\x19\x12\x1e\n" +
+	"\x19EXIT_REASON_PORT_OF_OTHER\x10\xc4\aB\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_meta_proto_rawDescOnce sync.Once
