@@ -20,9 +20,8 @@ const (
 	mostTaken  = 5 * time.Millisecond
 )
 
-// maxFresh bounds the guests of a crowded place that join its queue between two of its turns. Only
-// the newest of them gets the next turn, so refusing those beyond the bound serves as many guests
-// as before, and saves what they would cost.
+// maxFresh bounds the guests of a crowded place that join its queue between two of its turns. With
+// more, the one that has waited longest is dropped: only the newest gets the next turn.
 const maxFresh = 8
 
 // Processor time that handshakes may use without success, before their guests count as crowded.
@@ -108,7 +107,7 @@ func NewTurns(n int) *Turns {
 	return &Turns{all: n, free: n, hosts: newLedger(maxKnownHosts), users: newLedger(maxKnownUsers), waiting: map[place]*queue{}}
 }
 
-// take waits for a turn. It reports false if the guest was dropped meanwhile or its place is full.
+// take waits for a turn. It reports false if the guest was dropped meanwhile.
 // A guest that has answered goes before others of its place.
 func (t *Turns) take(g *Guest, answered bool) bool {
 	t.mu.Lock()
@@ -121,12 +120,8 @@ func (t *Turns) take(g *Guest, answered bool) bool {
 	if first {
 		t.know(g, now)
 	}
-	if first && t.crowds(g, now, maxFresh) {
-		t.mu.Unlock()
-		dropped.Add(1)
-		return false
-	}
 	q := t.waiting[g.at]
+	full := first && t.crowds(g, now, maxFresh) && q.others.Len() > 0
 	if q == nil {
 		q = &queue{at: g.at}
 		t.waiting[g.at] = q
@@ -138,6 +133,9 @@ func (t *Turns) take(g *Guest, answered bool) bool {
 		q.fresh++
 	}
 	g.inQueue = g.queued.PushFront(g)
+	if full {
+		t.dismiss(q)
+	}
 	if q.in == nil {
 		t.line(q, now)
 	}
@@ -345,6 +343,16 @@ func (t *Turns) drop(g *Guest) {
 		t.unqueue(g)
 		g.wake <- false
 	}
+}
+
+// dismiss drops the guest of a queue that has waited longest without an answer. The queue has
+// such a guest; the caller holds mu.
+func (t *Turns) dismiss(q *queue) {
+	g := q.others.Back().Value.(*Guest)
+	g.dropped = true
+	t.unqueue(g)
+	g.wake <- false
+	dropped.Add(1)
 }
 
 // unqueue takes a guest out of its queue. The caller holds mu.

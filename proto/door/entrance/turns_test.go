@@ -325,8 +325,9 @@ func TestGuestsSendLittle(t *testing.T) {
 	}
 }
 
-// TestACrowdedPlaceIsFull: maxFresh guests of a crowded address wait for its next turn, and more are
-// refused until one of them had it. Guests of a calm address, of another one and with a pass wait.
+// TestACrowdedPlaceIsFull: maxFresh guests of a crowded address wait for its next turn, and each
+// further one takes the place of the oldest until one had it. Guests of a calm address, of another
+// one and with a pass wait.
 func TestACrowdedPlaceIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, turns := NewHall(Limits{Host: 100, All: 100}), NewTurns(1)
@@ -351,16 +352,20 @@ func TestACrowdedPlaceIsFull(t *testing.T) {
 			}
 		}
 		holder, _ := enter("10.0.0.9", "")
-		var newest *Guest
-		var next chan error
-		for range maxFresh {
-			newest, next = enter("10.0.0.1", "")
+		_, oldest := enter("10.0.0.1", "")
+		_, second := enter("10.0.0.1", "")
+		for range maxFresh - 2 {
+			enter("10.0.0.1", "")
 		}
 		full("with calm guests", false)
 		turns.strangers.charge(time.Now(), strangersGrant, 2*strangersGrant.spent)
 		full("with crowded guests", true)
-		if _, begun := enter("10.0.0.1", ""); !errors.Is(<-begun, ErrDropped) {
-			t.Error("a guest beyond the bound is not refused")
+		newest, next := enter("10.0.0.1", "")
+		if err := <-oldest; !errors.Is(err, ErrDropped) {
+			t.Errorf("the oldest of one guest too many begins with %v", err)
+		}
+		if len(second) > 0 {
+			t.Errorf("the second oldest begins with %v", <-second)
 		}
 		_, passed := enter("10.0.0.1", "alice")
 		full("with a guest that has shown a pass", true)
