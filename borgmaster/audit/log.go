@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"borg/proto/borgpb"
 	"borg/tell/hostpath"
 )
@@ -26,8 +28,12 @@ const (
 	maxLogFileBytes = 8 << 20
 	// A journal has at least so many files before anything is dropped.
 	filesAtLeast = 8
-	// A journal is synced so often.
-	syncPeriod = time.Second
+	// syncPeriod is how long a record may be without a sync. Each sync of a file that has grown
+	// holds up those of the log on the same disk for some milliseconds. What a machine without
+	// power loses of the log, other replicas have.
+	syncPeriod = 5 * time.Second
+	// weighPeriod is the time between two looks for journals that hold too much.
+	weighPeriod = time.Second
 	// A disk that takes nothing is told of so often.
 	complainPeriod = time.Minute
 )
@@ -84,15 +90,19 @@ func (t *Trail) Run(ctx context.Context) {
 			t.Log.complain(err)
 		}
 	}
-	tick := time.NewTicker(syncPeriod)
+	tick := time.NewTicker(weighPeriod)
 	defer tick.Stop()
-	for {
+	for synced := time.Now(); ; {
+		var err error
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case now := <-tick.C:
+			if now.Sub(synced) >= syncPeriod {
+				synced = now
+				err = errors.Join(t.Log.sync(), t.Local.journal.sync())
+			}
 		}
-		err := errors.Join(t.Log.sync(), t.Local.journal.sync())
 		for _, j := range []*journal{t.Log.journal, t.Local.journal} {
 			if j.isOver() {
 				err = errors.Join(err, j.drop())
@@ -258,7 +268,7 @@ func (l *Log) sync() error {
 	if !moved {
 		return nil
 	}
-	if err := errors.Join(l.journal.sync(), l.mark.Sync()); err != nil {
+	if err := errors.Join(l.journal.sync(), unix.Fdatasync(int(l.mark.Fd()))); err != nil {
 		return err
 	}
 	l.mu.Lock()

@@ -20,6 +20,8 @@ import (
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/tell/hostpath"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -39,8 +41,11 @@ const (
 	maxBlockWeight  = 512 << 10
 	// Objects that are looked at between two entries of the log.
 	maxLook = 200
-	// How often what waits is written, and what was written is synced.
+	// writePeriod is how often what waits is written.
 	writePeriod = time.Second
+	// settlePeriod is how long what is written may be without a sync. Each sync of a file that
+	// has grown holds up those of the log on the same disk for some milliseconds.
+	settlePeriod = 5 * time.Second
 	// A disk that takes nothing is told of so often.
 	complainPeriod = time.Minute
 	// About what an event weighs in the queue.
@@ -264,13 +269,17 @@ func (j *Journal) nudge() {
 func (j *Journal) Run(ctx context.Context, log Viewer) {
 	tick := time.NewTicker(writePeriod)
 	defer tick.Stop()
-	for ctx.Err() == nil {
+	for settled := time.Now(); ctx.Err() == nil; {
 		select {
 		case <-ctx.Done():
 		case <-j.wake:
 		case <-tick.C:
 		}
 		j.Flush(log)
+		if ctx.Err() == nil && time.Since(settled) < settlePeriod {
+			continue
+		}
+		settled = time.Now()
 		if err := j.settle(); err != nil {
 			j.complain(err)
 		}
@@ -371,7 +380,7 @@ func (j *Journal) settle() error {
 		return nil
 	}
 	_, err := j.mark.WriteAt(throughOf(through), 0)
-	if err = errors.Join(err, j.mark.Sync()); err != nil {
+	if err = errors.Join(err, unix.Fdatasync(int(j.mark.Fd()))); err != nil {
 		return fmt.Errorf("write down up to where events are kept: %w", err)
 	}
 	j.marked = through
