@@ -274,6 +274,8 @@ func changePointer(r record, v reflect.Value) bool {
 		v.Set(reflect.ValueOf(&rareTask{disrupted: []int64{12345}}))
 	case *uses:
 		v.Set(reflect.ValueOf(&uses{of: TaskID{JobKey{"u", "j"}, 7}, names: []string{"data"}}))
+	case *TaskID:
+		v.Set(reflect.ValueOf(&TaskID{JobKey{"u", "p"}, 7}))
 	case *saving:
 		v.Set(reflect.ValueOf(&saving{untilNs: 12345}))
 	case *quarantine:
