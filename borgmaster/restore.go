@@ -307,7 +307,7 @@ func (m *Master) adopt(ctx context.Context, req *borgrpc.AdoptUnknownRequest, un
 			continue
 		}
 		d.Copies = uint32(len(op.Copies))
-		result, err := m.cfg.Log.Propose(ctx, &borgpb.Op{
+		result, err := m.write(ctx, &borgpb.Op{
 			RequestId: req.RequestId + "-" + op.Uid, RequestWallNs: req.RequestWallNs, Command: req.Command, Reason: req.Reason,
 			Principal: door.Principal(door.Caller(ctx)), Op: &borgpb.Op_AdoptJob{AdoptJob: op},
 		})
@@ -417,7 +417,7 @@ func (m *Master) stopUnknown(ctx context.Context, req *borgrpc.StopUnknownReques
 		}
 		for _, machine := range machines {
 			sum := sha256.Sum256([]byte(group[0].Report.JobUid + machine))
-			result, err := m.cfg.Log.Propose(ctx, &borgpb.Op{
+			result, err := m.write(ctx, &borgpb.Op{
 				RequestId: req.RequestId + "-" + hex.EncodeToString(sum[:8]), RequestWallNs: req.RequestWallNs, Command: req.Command, Reason: req.Reason,
 				Principal: door.Principal(door.Caller(ctx)), Op: &borgpb.Op_StopUnknown{StopUnknown: on[machine]},
 			})

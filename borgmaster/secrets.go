@@ -265,8 +265,7 @@ func (m *Master) rotate(ctx context.Context, caller identity.Name, req *borgrpc.
 		if r := checkTexts(op, nil); r != nil {
 			return &borgpb.Result{Refusal: r}, nil
 		}
-		result, _, err := m.place(ctx, op)
-		return result, err
+		return m.write(ctx, op)
 	}
 	current, stale := m.sealedOtherwise(keys)
 	// A key that was lost is no reason to be without one.

@@ -1,9 +1,11 @@
 package borgmaster_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster"
+	"borg/borgmaster/admission"
 	"borg/borgmaster/cell"
 	"borg/borgmaster/cellkey"
 	"borg/identity"
@@ -20,16 +23,19 @@ import (
 )
 
 // newSecretCell has masters with one cell key, and an admin.
-func newSecretCell(t *testing.T, n int) (*testCell, []*cellkey.Ring) {
+func newSecretCell(t *testing.T, n int, change ...func(int, *borgmaster.Config)) (*testCell, []*cellkey.Ring) {
 	t.Helper()
 	key, err := cellkey.NewKey()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var rings []*cellkey.Ring
-	tc := newCell(t, n, func(_ int, c *borgmaster.Config) {
+	tc := newCell(t, n, func(i int, c *borgmaster.Config) {
 		c.Keys = cellkey.NewRing(nil, key)
 		rings = append(rings, c.Keys)
+		for _, f := range change {
+			f(i, c)
+		}
 	})
 	tc.hasUsers()
 	return tc, rings
@@ -240,6 +246,30 @@ func TestRotation(t *testing.T) {
 		t.Errorf("set while a rotation is stuck: %v, %v", r, err)
 	}
 	opens(2)
+}
+
+// TestRotationIsCharged: what a rotation writes counts in the budget of who asks for it.
+func TestRotationIsCharged(t *testing.T) {
+	// The clock of the budgets stands still once the cell is there.
+	began, still := time.Now(), atomic.Int64{}
+	clock := func() int64 { return cmp.Or(still.Load(), int64(time.Since(began))+1) }
+	tc, _ := newSecretCell(t, 1, func(_ int, c *borgmaster.Config) { c.MonotonicNs = clock })
+	still.Store(clock())
+	const size = cell.MaxSecretBytes
+	for i := range 8 {
+		if r, err := tc.setSecret(1, "alice", "alice", fmt.Sprint("s", i), strings.Repeat("x", size)); err != nil || r.Refusal != nil {
+			t.Fatalf("%v, %v", r, err)
+		}
+	}
+	var err error
+	rounds := 0
+	for most := admission.MaxLogBytes / (8 * size); err == nil && rounds <= most; rounds++ {
+		_, err = tc.secrets(1, "root").RotateCellKey(t.Context(), &borgrpc.RotateCellKeyRequest{})
+	}
+	tooMuch(t, err, `user "root"`)
+	if rounds < 2 {
+		t.Error("not even one rotation was done")
+	}
 }
 
 // TestReplicaWithoutKeys: it says so, and a rotation mends it.

@@ -63,6 +63,14 @@ func (m *Master) charged(ctx context.Context, op *borgpb.Op, work int, do func()
 	return result, err
 }
 
+// write puts an op of the master's own making, for what a caller asked, into the log, within the
+// budgets of the caller's user as if the caller had sent it.
+func (m *Master) write(ctx context.Context, op *borgpb.Op) (*borgpb.Result, error) {
+	var work int
+	m.cfg.Log.View(func(c *cell.Cell) { work = c.Work(op) })
+	return m.charged(ctx, op, work, func() (*borgpb.Result, bool, error) { return m.place(ctx, op) })
+}
+
 // checkAndPlace proposes an op, unless it takes much work and would be refused. It reports whether
 // the op may be in the log.
 func (m *Master) checkAndPlace(ctx context.Context, asked, op *borgpb.Op, work int) (result *borgpb.Result, logged bool, err error) {

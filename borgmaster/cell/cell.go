@@ -56,8 +56,8 @@ type Cell struct {
 	stopUse map[string]*stopUse
 	// Copies that stop and are charged, of all users.
 	stopCopies int64
-	// Jobs whose update rolls, by user, in the order of their uids; derived.
-	rolling map[string][]*Job
+	// Jobs whose updates may wait for copies that stop, by user, in the order of their uids; derived.
+	mayWait map[string][]*Job
 	volumes volumes
 
 	restored restored

@@ -71,7 +71,7 @@ func (c *Cell) Check() error {
 	if err := c.checkQuotas(); err != nil {
 		return err
 	}
-	if err := c.checkRolling(); err != nil {
+	if err := c.checkWaits(); err != nil {
 		return err
 	}
 	if err := c.checkStopCharges(); err != nil {

@@ -95,6 +95,8 @@ const (
 	tagExitReason = 240
 	// Of a copy: in which way it did not start, or was killed.
 	tagExitWay = 245
+	// Of a copy that stops: which alloc left it.
+	tagLeft = 250
 	// Of a machine that is emptied of volumes too; it has no value.
 	tagGiveUp = 200
 	// Of a machine.

@@ -76,6 +76,9 @@ type rareCopy struct {
 	addr string
 	// In which volumes it works; nil: in none.
 	uses *uses
+	// Alloc in whose directory it still works: the alloc has left the machine, and the copy
+	// stops there. Nil if it has its alloc, had none, or has ended.
+	left *TaskID
 }
 
 // rare makes room for what few copies have.

@@ -27,7 +27,6 @@ func (l *loader) finish() error {
 		if err := j.update.loadExtra(); err != nil {
 			return err
 		}
-		c.noteRolling(j)
 		if j.update.Rolling() {
 			for _, t := range j.rows {
 				if t.flags&taskUpdating != 0 {
@@ -44,6 +43,7 @@ func (l *loader) finish() error {
 			u.sortWatched()
 			u.chosen = u.canaries()
 			c.setDue(j)
+			c.noteWait(j)
 		}
 	}
 	for _, s := range c.setList {

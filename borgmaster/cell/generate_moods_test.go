@@ -228,7 +228,15 @@ func (g *generator) savingOp() *borgpb.Op {
 	case 1, 2:
 		s := g.smallSpec()
 		s.AllocSet, s.Priority, s.Task.Volumes = key.String(), min(s.Priority, set.spec.Priority), nil
-		return g.user(&borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: key.User, Name: pick(g.r, []string{"in-p", "in-q", "in-r"}), Spec: marshal(g.t, s)}}})
+		name := pick(g.r, []string{"in-p", "in-q", "in-r"})
+		if j := g.c.Job(JobKey{key.User, name}); j != nil && j.deathSeq == 0 && g.one(2) {
+			// It leaves the set, or comes to the other one.
+			if s.Kind = j.Kind(); g.one(2) {
+				s.AllocSet = ""
+			}
+			return g.user(&borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{User: key.User, Name: name, Spec: marshal(g.t, s)}}})
+		}
+		return g.user(&borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: key.User, Name: name, Spec: marshal(g.t, s)}}})
 	}
 	m := pick(g.r, slices.Collect(g.c.Machines()))
 	switch {

@@ -11,7 +11,7 @@ type grave struct {
 	key   JobKey
 	uid   UID
 	isSet bool
-	// Number and cell time of its death. Postponing a job gives it a later one.
+	// Number and cell time of its death. A job that gets another day has later ones.
 	seq uint64
 	ns  int64
 }
@@ -158,17 +158,45 @@ func (c *Cell) liesIn(d grave) bool {
 func (c *Cell) expireDead() {
 	c.thinDead()
 	g := &c.graveyard
-	// Each job is postponed at most once, so that the loop ends.
-	for spare := len(g.queue); len(g.queue) > 0; spare-- {
-		d := g.queue[0]
-		if c.liesIn(d) {
-			if c.clock.cellNs-d.ns <= deadMemoryNs && g.objects <= maxDeadObjects && g.tasks <= maxDeadTasks && c.stateUse.cell[measureDeadBytes] <= maxDeadBytes {
-				return
-			}
-			if c.followed(d) && spare > 0 {
-				c.postpone(d)
-				continue
-			}
+	for len(g.queue) > 0 && (!c.liesIn(g.queue[0]) || c.clock.cellNs-g.queue[0].ns > deadMemoryNs) {
+		switch d := g.queue[0]; {
+		case !c.liesIn(d):
+			g.queue = g.queue[1:]
+		case c.followed(d):
+			// It is a day until this is asked again, so the loop ends.
+			c.postpone(d)
+		default:
+			c.bury(d.key)
+		}
+	}
+	c.thinAll()
+}
+
+// overTotals reports whether the cell remembers more dead objects than it may.
+func (c *Cell) overTotals() bool {
+	g := &c.graveyard
+	return g.objects > maxDeadObjects || g.tasks > maxDeadTasks || c.stateUse.cell[measureDeadBytes] > maxDeadBytes
+}
+
+// thinAll forgets the oldest dead objects of all users beyond the totals of the cell, those that a
+// live job starts after last. Those stay where they are in the queue: nothing is written of them.
+func (c *Cell) thinAll() {
+	g := &c.graveyard
+	kept, looked := 0, 0
+	for ; looked < len(g.queue) && c.overTotals(); looked++ {
+		switch d := g.queue[looked]; {
+		case !c.liesIn(d):
+		case c.followed(d):
+			g.queue[kept] = d
+			kept++
+		default:
+			c.bury(d.key)
+		}
+	}
+	copy(g.queue[looked-kept:looked], g.queue[:kept])
+	g.queue = g.queue[looked-kept:]
+	for len(g.queue) > 0 && c.overTotals() {
+		if d := g.queue[0]; c.liesIn(d) {
 			c.bury(d.key)
 		}
 		g.queue = g.queue[1:]

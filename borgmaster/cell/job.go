@@ -298,6 +298,7 @@ func (c *Cell) settleTouched() {
 		c.dieAfter(j)
 		j.touched = false
 		c.settleJob(j)
+		c.noteWait(j)
 	}
 	c.now.touched = c.now.touched[:0]
 }

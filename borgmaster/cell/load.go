@@ -534,7 +534,7 @@ func (l *loader) copy(p *Copy, d *decoder, of *Task) error {
 	if err := l.exitReason(d, p); err != nil {
 		return err
 	}
-	if err := l.exitWay(d, p); err != nil {
+	if err := errors.Join(l.exitWay(d, p), l.left(d, p)); err != nil {
 		return err
 	}
 	if of != nil {

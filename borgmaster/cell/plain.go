@@ -491,6 +491,11 @@ func copyForm(f *form) {
 		f.str("oom_process")
 		f.ints("oom_bytes")
 	})
+	f.tagged(tagLeft, "left_by", func(f *form) {
+		f.str("user")
+		f.str("name")
+		f.uints("index")
+	})
 }
 
 func (f *form) victims() {

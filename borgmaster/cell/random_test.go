@@ -59,6 +59,8 @@ type walk struct {
 	// State of each task as its events tell; and copies that have ended.
 	tasks map[taskOf]borgpb.State
 	ended map[CopyID]bool
+	// The alloc that each copy was placed in, as its event tells.
+	placedIn map[CopyID]string
 
 	edges    map[string]int
 	refusals map[borgpb.RefusalKind]int
@@ -79,7 +81,7 @@ func TestRandomWalk(t *testing.T) {
 	seed := uint64(envInt(t, "BORG_WALK_SEED", 1))
 	w := &walk{
 		seed: seed, other: New("test-cell", 1), store: make(map[string]string),
-		tasks: make(map[taskOf]borgpb.State), ended: make(map[CopyID]bool),
+		tasks: make(map[taskOf]borgpb.State), ended: make(map[CopyID]bool), placedIn: make(map[CopyID]string),
 		edges: make(map[string]int), refusals: make(map[borgpb.RefusalKind]int),
 	}
 	w.testLog = newTestLog(t)
@@ -271,6 +273,10 @@ func (w *walk) hear(e Event, later []Event) {
 			w.t.Fatalf("%v of %s: attempt %d had ended", e.Kind, e.Object(), e.Attempt)
 		}
 		w.fits(e, later)
+		w.savesAlone(e)
+		if e.Alloc != "" {
+			w.placedIn[id] = e.Alloc
+		}
 	}
 }
 

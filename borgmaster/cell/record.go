@@ -329,6 +329,7 @@ func (e *encoder) copy(p *Copy) {
 	e.uses(p)
 	e.exitReason(p.exit)
 	e.exitWay(p.exit)
+	e.left(p)
 }
 
 // wait writes the names of the victims that are waited for.

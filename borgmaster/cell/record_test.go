@@ -44,7 +44,7 @@ func richCell(t testing.TB, ops int) *Cell {
 // anew by Load and verified by Check. Every other field of a record must be in
 // its encoding.
 var derivedFields = map[string][]string{
-	"Cell": {"restored", "outage", "jobs", "jobsByUID", "stopUse", "stopCopies", "rolling", "sets", "setList", "setsByU", "machines", "machineList", "jobRefs", "endings.queue", "endings.byKey",
+	"Cell": {"restored", "outage", "jobs", "jobsByUID", "stopUse", "stopCopies", "mayWait", "sets", "setList", "setsByU", "machines", "machineList", "jobRefs", "endings.queue", "endings.byKey",
 		"records", "readings", "build", "diverged", "counts", "leaveDueNs", "heldPortsDueNs", "setsBehind", "drains", "drainDueNs", "updateDues", "asked", "holders", "daemons", "crons", "now", "submitting", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks", "graveyard.byUser", "graveyard.crowded",
 		"requests.byID", "requests.queue", "requests.room", "requests.of", "requests.marks", "requests.most", "users.byName", "users.list", "users.admins", "users.adminChanges", "tokens.byHash", "tokens.list",
 		// The key in use has a record of its own.
@@ -274,6 +274,8 @@ func changePointer(r record, v reflect.Value) bool {
 		v.Set(reflect.ValueOf(&rareTask{disrupted: []int64{12345}}))
 	case *uses:
 		v.Set(reflect.ValueOf(&uses{of: TaskID{JobKey{"u", "j"}, 7}, names: []string{"data"}}))
+	case *TaskID:
+		v.Set(reflect.ValueOf(&TaskID{JobKey{"u", "p"}, 7}))
 	case *saving:
 		v.Set(reflect.ValueOf(&saving{untilNs: 12345}))
 	case *quarantine:

@@ -150,6 +150,9 @@ func (c *Cell) release(p *Copy) {
 		p.alloc.copies = removeCopy(p.alloc.copies, p)
 		p.alloc = nil
 	}
+	if p.few != nil {
+		p.few.left = nil
+	}
 	c.reviewVolumesOf(p)
 }
 
@@ -178,7 +181,8 @@ func (c *Cell) victimEnded(p *Copy) {
 	}
 }
 
-// detach moves a copy's place out of its alloc into the machine's own room.
+// detach moves the place of a copy that stops out of its alloc into the machine's own room. The
+// copy works in the directory of the alloc until it has ended.
 func (c *Cell) detach(p *Copy) {
 	c.setStopCharge(p, notStopCharged)
 	a := p.alloc
@@ -190,6 +194,7 @@ func (c *Cell) detach(p *Copy) {
 		p.wait.discount = byView{}
 	}
 	p.alloc = nil
+	p.rare().left = &TaskID{a.set.key, a.index}
 	p.machine.room.add(p.held())
 	p.machine.room.holdDevices(p.Devices())
 	if p.wait != nil {

@@ -286,15 +286,24 @@ func (c *Cell) saverWaits(j *Job) string {
 		if o := p.job.saving; o != nil && p.job != j && o.set == v.set && o.index == v.index && c.format >= FormatSaverDrains && !mutant.Planted(mutant.SaversTogether) {
 			return "another saver works in its directory"
 		}
-		if p.state != attemptStopping {
-			continue
-		}
-		// Of an orphan it is not known where it ran.
-		if p.orphan && c.format >= FormatSaverDrains || !p.orphan && len(p.job.specs) > 0 && p.job.latest().allocSet == v.set {
+		if p.state == attemptStopping && p.mayWorkIn(TaskID{v.set, v.index}) {
 			return "what ran in the alloc has not stopped"
 		}
 	}
 	return ""
+}
+
+// mayWorkIn reports whether a copy on a machine may work in the directory that an alloc has or had
+// there. It goes by what the copy was placed in: the job may have another spec by now, or be gone.
+func (p *Copy) mayWorkIn(alloc TaskID) bool {
+	switch {
+	case p.alloc != nil:
+		return p.alloc.set.key == alloc.Job && p.alloc.index == alloc.Index
+	case p.few != nil && p.few.left != nil:
+		return *p.few.left == alloc
+	}
+	// A copy that was found on a restored cell's machine may have run in any alloc.
+	return p.orphan
 }
 
 // KeptOn names the allocs whose directories are to stay on a machine: those that are
@@ -410,6 +419,29 @@ func (c *Cell) checkSavers() error {
 	if n != len(c.savers) || !maps.Equal(of, c.saversOf) {
 		return fmt.Errorf("%d jobs save something, of users %v; %d are listed, of %v", n, of, len(c.savers), c.saversOf)
 	}
+	return nil
+}
+
+// left writes in the directory of which alloc a copy still works, if that has left.
+func (e *encoder) left(p *Copy) {
+	if p.few == nil || p.few.left == nil {
+		return
+	}
+	e.byte(tagLeft)
+	e.str(p.few.left.Job.User)
+	e.str(p.few.left.Job.Name)
+	e.uint(uint64(p.few.left.Index))
+}
+
+func (l *loader) left(d *decoder, p *Copy) error {
+	if !d.tagged(tagLeft) {
+		return nil
+	}
+	of := TaskID{JobKey{d.str(), d.str()}, d.uint32()}
+	if checkKey(of.Job) != nil || p.stop == nil || p.alloc != nil || !p.state.live() {
+		return errOdd
+	}
+	p.rare().left = &of
 	return nil
 }
 

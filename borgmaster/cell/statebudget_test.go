@@ -273,6 +273,45 @@ func TestFollowedDeadAreRemembered(t *testing.T) {
 	l.fine()
 }
 
+// TestFollowedDeadAreNotRewritten: where all that the cell may remember is dead jobs that live ones
+// start after, the end of another job forgets that job alone, and writes nothing of the others.
+func TestFollowedDeadAreNotRewritten(t *testing.T) {
+	l := budgetLog(t)
+	for _, m := range []Measure{measureDeadObjects, measureTasks} {
+		l.do(stateBudgetOp("", m, measures[m].cell))
+	}
+	kill := func(user, name string) *borgpb.Op {
+		return by(user, &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: user, Name: name}}})
+	}
+	for i := range maxDeadObjects / maxStartAfter {
+		after := service(1, 0, 1, 1)
+		for k := range maxStartAfter {
+			name := fmt.Sprintf("first-%d-%d", i, k)
+			after.StartAfter = append(after.StartAfter, "u/"+name)
+			l.do(submitBy(t, "u", name, service(1, 0, 1, 1)))
+		}
+		l.do(submitBy(t, "u", fmt.Sprintf("second-%d", i), after))
+		for k := range maxStartAfter {
+			l.do(kill("u", fmt.Sprintf("first-%d-%d", i, k)))
+		}
+	}
+	const spare = maxDeadObjects % maxStartAfter
+	for i := range spare + 20 {
+		l.do(submitBy(t, "v", fmt.Sprint("j", i), service(1, 0, 1, 1)))
+		l.c.Flush(func(_, _ []byte) {})
+		l.do(kill("v", fmt.Sprint("j", i)))
+		written := 0
+		l.c.Flush(func(_, _ []byte) { written++ })
+		if written > 20 {
+			t.Fatalf("the end of job %d writes %d records", i, written)
+		}
+	}
+	if l.c.Job(JobKey{"u", "first-0-0"}) == nil || l.c.CellStateUse()[measureDeadObjects] != maxDeadObjects {
+		t.Errorf("%d objects are remembered, and the first one is not", l.c.CellStateUse()[measureDeadObjects])
+	}
+	l.fine()
+}
+
 // TestFileBudget: the number of files and their bytes are of the budget too.
 func TestFileBudget(t *testing.T) {
 	l := budgetLog(t)

@@ -68,7 +68,7 @@ func (c *Cell) stopsEased() {
 	for len(c.now.eased) > 0 {
 		user := c.now.eased[0]
 		c.now.eased = c.now.eased[1:]
-		for _, j := range slices.Clone(c.rolling[user]) {
+		for _, j := range slices.Clone(c.mayWait[user]) {
 			c.now.heldForStops = nil
 			c.review(j)
 			c.settleTouched()
@@ -84,48 +84,76 @@ func (c *Cell) waitOfUpdate(u *Update) string {
 	if u.down >= u.room() || u.canarying() || u.state == borgpb.UpdateState_UPDATE_STATE_PAUSED {
 		return ""
 	}
-	spec := u.job.latest()
-	for place := u.cursor; place < u.job.Size(); place++ {
-		if t := u.job.rows[u.at(place)]; u.behind(t, spec) {
-			user := u.job.key.User
-			if why := c.stopsAtEdge(user, 1, t.cur.stopCharge()); why != "" {
-				return why + c.describeStopping(user)
-			}
-			return ""
+	if t := u.firstBehind(); t != nil {
+		user := u.job.key.User
+		if why := c.stopsAtEdge(user, 1, t.cur.stopCharge()); why != "" {
+			return why + c.describeStopping(user)
 		}
 	}
 	return ""
 }
 
-// noteRolling keeps the jobs of each user whose updates roll, in the order of their uids.
-func (c *Cell) noteRolling(j *Job) {
-	if !j.update.Rolling() {
-		removeRef(c.rolling, j.key.User, j)
-		return
+// firstBehind returns the first running task that has still to be dealt with; nil: there is none.
+func (u *Update) firstBehind() *Task {
+	spec := u.job.latest()
+	for place := u.cursor; place < u.job.Size(); place++ {
+		if t := u.job.rows[u.at(place)]; u.behind(t, spec) {
+			return t
+		}
 	}
-	if c.rolling == nil {
-		c.rolling = make(map[string][]*Job)
-	}
-	addRef(c.rolling, j.key.User, j)
+	return nil
 }
 
-// checkRolling compares the list of updates that roll with the jobs.
-func (c *Cell) checkRolling() error {
+// mayWait reports whether an update may wait for nothing but copies that stop: it is not paused,
+// and may end the next task that is behind, or another canary. The end of a copy changes nothing
+// for any other update.
+func (u *Update) mayWait() bool {
+	if !u.Rolling() || u.state == borgpb.UpdateState_UPDATE_STATE_PAUSED {
+		return false
+	}
+	// Extra tasks come with the first task that is ended.
+	free := !u.gateShut() && (u.down < u.room() || u.surge > 0 && u.extra == 0)
+	mayEnd := func(t *Task) bool { return t != nil && (free || t.flags&taskUpdating != 0) }
+	if !u.canarying() {
+		return mayEnd(u.firstBehind())
+	}
+	spec := u.job.latest()
+	return slices.ContainsFunc(u.chosen, func(i uint32) bool {
+		t := u.job.canary(i)
+		return mayEnd(t) && u.behind(t, spec)
+	})
+}
+
+// noteWait keeps the jobs of each user whose updates may wait for copies that stop, in the order
+// of their uids. It is called whenever a job has been settled.
+func (c *Cell) noteWait(j *Job) {
+	if !j.update.mayWait() {
+		removeRef(c.mayWait, j.key.User, j)
+		return
+	}
+	if c.mayWait == nil {
+		c.mayWait = make(map[string][]*Job)
+	}
+	addRef(c.mayWait, j.key.User, j)
+}
+
+// checkWaits compares the lists of updates that may wait for copies that stop with the jobs.
+func (c *Cell) checkWaits() error {
 	n := 0
 	for j := range c.jobs.each() {
-		if !j.update.Rolling() {
+		if !j.update.mayWait() {
 			continue
 		}
 		n++
-		if !slices.Contains(c.rolling[j.key.User], j) {
-			return fmt.Errorf("the update of job %v rolls and is not listed", j.key)
+		if !slices.Contains(c.mayWait[j.key.User], j) {
+			return fmt.Errorf("the update of job %v may wait for copies that stop and is not listed", j.key)
 		}
 	}
-	for _, list := range c.rolling {
+	for _, list := range c.mayWait {
 		n -= len(list)
 	}
 	if n != 0 {
-		return fmt.Errorf("%d updates more roll than are listed", n)
+		return fmt.Errorf("%d updates more may wait for copies that stop than are listed", n)
 	}
 	return nil
 }

@@ -195,7 +195,6 @@ func (c *Cell) beginUpdate(j *Job, spec *Spec, next Update, why string) {
 		next.progressNs = c.clock.cellNs
 	}
 	*u = next
-	c.noteRolling(j)
 	c.jobRefs.remove(j)
 	spec.job, spec.Version = j, j.version
 	j.specs = append(j.specs, spec)
@@ -268,7 +267,7 @@ func (c *Cell) endUpdate(j *Job, to borgpb.UpdateState, reason string) {
 	if to == borgpb.UpdateState_UPDATE_STATE_DONE && u.stable != 0 {
 		u.closeNs = min(c.clock.cellNs+cmp.Or(u.policy.closeAfterNs, updateOpenNs), maxTimeNs)
 	}
-	c.noteRolling(j)
+	c.noteWait(j)
 	if u.surge > 0 {
 		c.recharge(j)
 	}

@@ -376,10 +376,18 @@ func TestCheckers(t *testing.T) {
 		w.truth, w.failover = newTruth(w), newFailover(w)
 		return w
 	}
+	tooOld := &borgpb.Result{Refusal: &borgpb.Refusal{Kind: borgpb.RefusalKind_REFUSAL_KIND_TOO_OLD}}
 	for want, breakIt := range map[string]func(w *World){
 		"S1":  func(w *World) { w.truth.elected(1, 7); w.truth.elected(2, 7) },
 		"S1 ": func(w *World) { w.truth.elected(1, 7); w.truth.follows(3, replica.CoreState{Elected: 2, Term: 7}) },
 		"S4":  func(w *World) { w.truth.answered(addMachine("x"), done(9)) },
+		"S4 ": func(w *World) { w.truth.forgotten(borgmaster.CommittedEntry{Index: 9}, addMachine("x"), tooOld) },
+		"S4  ": func(w *World) {
+			op := addMachine("x")
+			op.RequestWallNs = -20 * 60 * second
+			w.truth.done["x"] = doneAt{index: 3, times: 1, wallNs: -10 * 60 * second}
+			w.truth.forgotten(borgmaster.CommittedEntry{Index: 9}, op, tooOld)
+		},
 		"S5": func(w *World) {
 			r := &replicaNode{w: w, cell: w.truth.cell}
 			w.truth.read(r, 5)

@@ -115,6 +115,8 @@ type doneAt struct {
 	index   uint64
 	times   int
 	version uint64
+	// Wall time of the cell when it was done.
+	wallNs int64
 }
 
 func newTruth(w *World) *truth {
@@ -237,6 +239,7 @@ func (t *truth) countDone(e borgmaster.CommittedEntry, results []*borgpb.Result,
 		if op.GetDeclareLost() != nil && results[i].GetRefusal() == nil {
 			t.declared(op.GetDeclareLost())
 		}
+		t.forgotten(e, op, results[i])
 		if op.RequestId == "" || results[i].GetRefusal() != nil || results[i].GetRepeated() {
 			continue
 		}
@@ -244,7 +247,7 @@ func (t *truth) countDone(e borgmaster.CommittedEntry, results []*borgpb.Result,
 		d := t.done[op.RequestId]
 		t.fileDone(op, results[i])
 		d.times++
-		d.index, d.version = e.Index, results[i].GetVersion()
+		d.index, d.version, d.wallNs = e.Index, results[i].GetVersion(), t.cell.WallNs()
 		t.done[op.RequestId] = d
 		if d.times > 1 {
 			t.w.fail("S4: %s is done a second time at index %d", op.RequestId, e.Index)
@@ -252,7 +255,24 @@ func (t *truth) countDone(e borgmaster.CommittedEntry, results []*borgpb.Result,
 	}
 }
 
-// answered: S4, what is acknowledged is done, and what is refused was not.
+// forgotten: S4, what a user asks for is too old to know only if the id was made more than 15
+// minutes ago, and if it was done, that was as long ago too. Both go by the wall clock of the cell.
+func (t *truth) forgotten(e borgmaster.CommittedEntry, op *borgpb.Op, res *borgpb.Result) {
+	const memoryNs = 15 * 60 * second
+	if res.GetRefusal().GetKind() != borgpb.RefusalKind_REFUSAL_KIND_TOO_OLD {
+		return
+	}
+	now, d := t.cell.WallNs(), t.done[op.RequestId]
+	if now-op.RequestWallNs <= memoryNs {
+		t.w.fail("S4: %s is too old to know at index %d, and was made %d ms before", op.RequestId, e.Index, (now-op.RequestWallNs)/millisecond)
+	}
+	if d.times != 0 && now-d.wallNs <= memoryNs {
+		t.w.fail("S4: %s is too old to know at index %d, and was done at index %d, %d ms before", op.RequestId, e.Index, d.index, (now-d.wallNs)/millisecond)
+	}
+}
+
+// answered: S4, what is acknowledged is done, and what is refused was not. An answer that a
+// request is too old to know says neither.
 func (t *truth) answered(op *borgpb.Op, res *borgpb.Result) {
 	d := t.done[op.RequestId]
 	if res.GetRefusal() == nil {
@@ -264,6 +284,8 @@ func (t *truth) answered(op *borgpb.Op, res *borgpb.Result) {
 		}
 		t.acked[op.RequestId] = true
 		t.ackedIndex = max(t.ackedIndex, res.GetIndex())
+	} else if d.times != 0 && res.GetRefusal().GetKind() == borgpb.RefusalKind_REFUSAL_KIND_TOO_OLD {
+		t.w.mark("done, and too old to know")
 	} else if d.times != 0 && d.index >= res.GetIndex() && (t.keepsRefusals == 0 || t.keepsRefusals >= res.GetIndex()) {
 		// Format 1 does not remember refusals: a try that was long under way may
 		// be done after another one was refused, also later in the same entry.
