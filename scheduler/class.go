@@ -91,6 +91,8 @@ type class struct {
 	// slim: it asks for nothing but CPU and memory.
 	slim    bool
 	likings []liking
+	// weighed: likings are known.
+	weighed bool
 	// shares are what it asks for of machines of each shape, in fullPoints.
 	shares []shares
 
@@ -180,8 +182,12 @@ func (cs *classes) attune(w *want, g *grid, ch *changes) {
 		c.generation = g.generation
 		cs.staticKey = w.appendStatic(cs.staticKey[:0])
 		c.static = g.static(cs.staticKey, w, w.hard())
-		c.likings = w.likings(g)
+		c.likings, c.weighed = nil, false
 		c.candidates, c.scores, c.shares = nil, nil, c.shares[:0]
+	}
+	if !c.weighed && c.static.fits.any() {
+		// What suits no machine is never scored.
+		c.likings, c.weighed = w.likings(g), true
 	}
 	for _, size := range g.shapes[len(c.shares):] {
 		const most = math.MaxInt32
@@ -476,7 +482,9 @@ func (w *want) hard() []*borgpb.Constraint {
 func (w *want) likings(g *grid) []liking {
 	var all []liking
 	for _, k := range w.soft {
-		all = append(all, liking{holds: g.fact(k).holds, points: g.weights.Soft})
+		if f := g.fact(k); f != g.nowhere {
+			all = append(all, liking{holds: f.holds, points: g.weights.Soft})
+		}
 	}
 	for _, p := range w.packages {
 		all = append(all, liking{holds: g.packageFact(p.GetDigest()).holds, points: g.weights.Packages / int64(len(w.packages)), packages: true})

@@ -104,6 +104,8 @@ func (p *pass) run() (more bool) {
 		}
 		w := s.want(p.c, l, index)
 		switch {
+		case p.ruledOut(w):
+			l.skip(w.last)
 		case p.place(w, index):
 			l.placed()
 			s.queue.advance()
