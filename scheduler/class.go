@@ -93,6 +93,8 @@ type class struct {
 	likings []liking
 	// weighed: likings are known.
 	weighed bool
+	// unsuited is grid.suits when no machine suited the class; zero: never.
+	unsuited uint64
 	// shares are what it asks for of machines of each shape, in fullPoints.
 	shares []shares
 

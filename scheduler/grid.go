@@ -71,6 +71,9 @@ type grid struct {
 	// the column of each of those.
 	everywhere, nowhere *fact
 	noColumn            *column
+	// suits counts, from 1, how often something about machines changed that constraints
+	// and taints are tested on.
+	suits uint64
 	// facts are the hard and soft constraints in use, by content; statics are
 	// the sets of them that tasks have.
 	facts   map[factKey]*fact
@@ -211,6 +214,7 @@ func (g *grid) rebuild() {
 	n := len(g.sites.walk)
 	g.generation++
 	g.layout++
+	g.suits++
 	g.rough, g.exact, g.shapes = make([]rough, n), make([]exact, n), nil
 	for v := range numViews {
 		g.cpuSteps[v], g.memSteps[v] = newSteps(n, cpuShift), newSteps(n, memShift)

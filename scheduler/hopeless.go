@@ -54,7 +54,8 @@ func (p *pass) ruledOut(w *want) bool {
 	if cl.generation != s.grid.generation {
 		s.classes.attune(w, s.grid, &s.changes)
 	}
-	if !cl.weighed && !cl.static.fits.any() {
+	if cl.unsuited == s.grid.suits || !cl.weighed && !cl.static.fits.any() {
+		cl.unsuited = s.grid.suits
 		p.block(cl)
 		return true
 	}

@@ -34,6 +34,7 @@ func (s *Scheduler) Pass(c *cell.Cell) Batch {
 	s.waitsForTime = false
 	at := s.changes.now()
 	// What was found to have no place, at these very changes, need not be looked at.
+	s.queue.suits = s.grid.suits
 	s.queue.begin(s.futile && s.futileAt == at && len(s.refusals) == 0 && len(s.queue.held) == 0)
 	more := p.run()
 	s.queue.end()
@@ -99,7 +100,10 @@ func (p *pass) run() (more bool) {
 		index := l.rest()[0]
 		if w := l.known(index); w != nil && (p.blocked(w) || p.ruledOut(w)) {
 			// Whoever is kept away from a machine has even less to choose from.
-			l.skip(w.last)
+			n := l.skip(w.last)
+			if w.class.unsuited == s.grid.suits {
+				l.unsuited += n
+			}
 			continue
 		}
 		w := s.want(p.c, l, index)
@@ -227,6 +231,11 @@ func (p *pass) placeGang(l *line) {
 		l.keep(len(l.rest()))
 		return
 	}
+	if w := l.known(l.rest()[0]); w != nil && (p.blocked(w) || p.ruledOut(w)) {
+		// It is not placed without its first.
+		l.keep(len(l.rest()))
+		return
+	}
 	p.unsure = true
 	if !l.whole {
 		// The rest of it is on its way, or waits after a refusal.
@@ -257,6 +266,10 @@ func (p *pass) placeWhole(l *line) bool {
 		if p.place(w, index) && p.bytes-bytes <= maxBatchBytes {
 			continue
 		}
+		s.gangs[l.uid] = s.changes.now()
+		if len(p.promises) == count {
+			return false
+		}
 		for _, pr := range p.promises[count:] {
 			s.drop(pr)
 			s.read(pr.site)
@@ -270,7 +283,6 @@ func (p *pass) placeWhole(l *line) bool {
 			class.forget()
 		}
 		s.hopeless.forget()
-		s.gangs[l.uid] = s.changes.now()
 		return false
 	}
 	delete(s.gangs, l.uid)

@@ -295,6 +295,7 @@ func (s *Scheduler) observeMachine(c *cell.Cell, e *cell.Event) {
 		s.changes.all()
 	case !s.renumbered:
 		s.tally.unload(s.grid)
+		s.grid.suits++
 		s.grid.locate(t)
 		s.grid.describe(t)
 		s.dearer = true

@@ -2,7 +2,9 @@ package scheduler_test
 
 import (
 	"fmt"
+	"maps"
 	"runtime"
+	"slices"
 	"testing"
 
 	"borg/borgmaster/cell"
@@ -10,22 +12,52 @@ import (
 	"borg/scheduler"
 )
 
+// unlikes are jobs of the free band that wait, by what makes no two alike.
+var unlikes = map[string]func(spec *borgpb.JobSpec, i int){
+	// Attributes that no machine has, of which one must be there.
+	"attributes": func(spec *borgpb.JobSpec, i int) {
+		like(spec, func(k int) (string, string) { return fmt.Sprintf("k%d-%d", i, k), "x" })
+	},
+	// Values of an attribute that machines have, of which one must be there.
+	"values": func(spec *borgpb.JobSpec, i int) {
+		like(spec, func(k int) (string, string) { return "rack", fmt.Sprintf("r%d-%d", i, k) })
+	},
+	// What no machine is large enough for.
+	"large": func(spec *borgpb.JobSpec, i int) {
+		like(spec, func(k int) (string, string) { return fmt.Sprintf("k%d-%d", i, k), "x" })
+		spec.Task.Constraints = spec.Task.Constraints[1:]
+		spec.Task.Resources.CpuMilli, spec.Task.Resources.MemBytes = int64(33_000+i), int64(64<<30-i<<10)
+	},
+}
+
+// like gives a job one hard constraint and 29 soft ones.
+func like(spec *borgpb.JobSpec, of func(k int) (key, value string)) {
+	for k := range 30 {
+		key, value := of(k)
+		spec.Task.Constraints = append(spec.Task.Constraints, &borgpb.Constraint{
+			Key: key, Relation: borgpb.Relation_RELATION_EQUAL, Value: value, Soft: k > 0,
+		})
+	}
+}
+
 // BenchmarkUnlike measures how long a production task waits for the scheduler to place it
-// while one user has many pending jobs, no two alike, of the free band. Each has a hard
-// constraint that no machine meets, and 29 soft ones.
+// while one user has many pending jobs of the free band, no two alike. It is also how long
+// the scheduler is busy when the task has ended, and what it holds for each of those jobs.
 func BenchmarkUnlike(b *testing.B) {
 	for _, machines := range []int{2, 1000} {
 		for _, jobs := range []int{0, 5000, 20_000} {
-			b.Run(fmt.Sprintf("machines=%d/jobs=%d", machines, jobs), func(b *testing.B) {
-				for range b.N {
-					benchUnlike(b, machines, jobs)
-				}
-			})
+			for _, name := range slices.Sorted(maps.Keys(unlikes)) {
+				b.Run(fmt.Sprintf("machines=%d/jobs=%d/%s", machines, jobs, name), func(b *testing.B) {
+					for range b.N {
+						benchUnlike(b, machines, jobs, unlikes[name])
+					}
+				})
+			}
 		}
 	}
 }
 
-func benchUnlike(b *testing.B, machines, jobs int) {
+func benchUnlike(b *testing.B, machines, jobs int, unlike func(*borgpb.JobSpec, int)) {
 	w := newWorld(b, scheduler.Config{Seed: 1})
 	w.copy = w.cell
 	for i := range machines {
@@ -34,11 +66,7 @@ func benchUnlike(b *testing.B, machines, jobs int) {
 	empty := heapBytes()
 	for i := range jobs {
 		spec := service(5, 0, int64(i+1), 1<<20)
-		for k := range 30 {
-			spec.Task.Constraints = append(spec.Task.Constraints, &borgpb.Constraint{
-				Key: fmt.Sprintf("k%d-%d", i, k), Relation: borgpb.Relation_RELATION_EQUAL, Value: "x", Soft: k > 0,
-			})
-		}
+		unlike(spec, i)
 		w.must(b, submitJob("mallory", fmt.Sprint("job", i), spec))
 	}
 	full := heapBytes()
