@@ -58,6 +58,14 @@ func (w *want) byView(limits, reserved *cell.Resources) cell.Resources {
 	return *reserved
 }
 
+// places are those of a machine that one of w takes.
+func (w *want) places() cell.Places {
+	if w.line.set != nil {
+		return cell.Places{Allocs: 1, Volumes: w.volumes.New}
+	}
+	return cell.Places{Copies: 1, Volumes: w.volumes.New}
+}
+
 // class is an equivalence class: everything that passes and fails the same
 // tests everywhere. What is found out about a machine for one of it holds for
 // all of it.
@@ -288,6 +296,8 @@ func (w *want) appendKey(b []byte) []byte {
 	if by.Mode == borgpb.Preempt_PREEMPT_OWN {
 		b = appendText(b, by.User)
 	}
+	places := w.places()
+	b = binary.AppendUvarint(appendFlag(b, places.Allocs > 0), uint64(places.Volumes))
 	b = appendFlag(b, w.inSet)
 	b = appendFlag(b, w.seated)
 	if w.limited || w.inSet || w.seated {

@@ -356,7 +356,7 @@ func (g *grid) read(t *site) {
 }
 
 // crowd notes whether some band may find no place on a machine.
-func (g *grid) crowd(t *site) { g.crowded.set(t.slot, !g.empty && t.machine.NearShare(t.promises)) }
+func (g *grid) crowd(t *site) { g.crowded.set(t.slot, !g.empty && t.machine.NearShare(t.places)) }
 
 // heldByProd is how much CPU production holds of a machine, allocs as a whole.
 func heldByProd(m *cell.Machine) (cpuMilli int64) {

@@ -170,7 +170,7 @@ func (p *pass) place(w *want, index uint32) bool {
 	}
 	a.Devices = cell.GrantsProto(devices)
 	pr := p.s.spare.promise()
-	*pr = promise{id: ID{l.uid, index}, line: l, site: at.site, alloc: at.alloc, version: l.version, res: w.need.Resources, reserved: w.need.Resources, ports: a.Ports, devices: devices, prod: w.prod}
+	*pr = promise{id: ID{l.uid, index}, line: l, site: at.site, alloc: at.alloc, version: l.version, res: w.need.Resources, reserved: w.need.Resources, ports: a.Ports, devices: devices, places: w.places(), prod: w.prod}
 	if p.s.dry && l.job != nil {
 		pr.reserved = p.s.reserved(l.job, index)
 		if !w.prod {
@@ -220,6 +220,7 @@ func (p *pass) promise(w *want, pr *promise) {
 	if pr.alloc == nil {
 		s.grid.take(pr.site, &pr.res, &pr.reserved, pr.prod)
 	} else {
+		s.grid.crowd(pr.site)
 		s.readAllocAt(s.roomsOf(pr.alloc.Set()), pr.alloc, pr.site)
 	}
 }
