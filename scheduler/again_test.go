@@ -90,3 +90,53 @@ func TestOnlyNewOnesHaveATurn(t *testing.T) {
 		}
 	}
 }
+
+// TestUnsuitedHaveNoTurn: jobs that no machine suits have a turn once, and one in the next pass that
+// parks them; then none, whatever ends elsewhere, until a machine changes.
+func TestUnsuitedHaveNoTurn(t *testing.T) {
+	const waiting = 300
+	w := newWorld(t, scheduler.Config{Seed: 1})
+	pass := func(op *borgpb.Op) (placed int, turns uint64) {
+		t.Helper()
+		turns, placed = w.s.Turns(), w.s.Stats().Placed
+		w.take(t, &spent{}, op)
+		w.online(t, &spent{})
+		return w.s.Stats().Placed - placed, w.s.Turns() - turns
+	}
+	pass(addMachine("m1", machineSpec(8000, 4<<30, "rack=r1")))
+	for i := range waiting {
+		spec := service(1, 0, 100, 1<<20)
+		// One half asks for an attribute that no machine has, the other for another value.
+		key := []string{fmt.Sprint("key-", i), "rack"}[i%2]
+		spec.Task.Constraints = []*borgpb.Constraint{
+			{Key: key, Relation: borgpb.Relation_RELATION_EQUAL, Value: "r2"},
+			{Key: fmt.Sprint("soft-", i), Relation: borgpb.Relation_RELATION_PRESENT, Soft: true},
+		}
+		if placed, _ := pass(submitJob("ann", fmt.Sprint("none-", i), spec)); placed != 0 {
+			t.Fatalf("%d is placed although no machine suits it", i)
+		}
+	}
+	turns := []uint64{}
+	for i := range 3 {
+		name := fmt.Sprint("one-", i)
+		if placed, _ := pass(submitJob("bob", name, service(1, 200, 100, 1<<20))); placed != 1 {
+			t.Fatal("a job that fits waits")
+		}
+		_, n := pass(reported(w.cell.Job(cell.JobKey{User: "bob", Name: name}), 0, "m1", 1, borgpb.AttemptState_ATTEMPT_STATE_FAILED))
+		turns = append(turns, n)
+	}
+	if turns[1] > 2 || turns[2] > 2 {
+		t.Errorf("turns after each end: %d, want no more than those of bob's jobs from the second on", turns)
+	}
+	// A machine with an attribute that none had, and one with another value.
+	if placed, _ := pass(addMachine("m2", machineSpec(8000, 4<<30, "key-0=r2"))); placed != 1 {
+		t.Errorf("a machine came that one of them asks for, and %d are placed", placed)
+	}
+	if placed, _ := pass(addMachine("m3", machineSpec(80_000, 4<<30, "rack=r2"))); placed != waiting/2 {
+		t.Errorf("a machine came that half of them ask for, and %d are placed, want %d", placed, waiting/2)
+	}
+	set := &borgpb.SetMachine{Name: "m1", SetAttributes: map[string]string{"key-2": "r2"}}
+	if placed, _ := pass(asUser("admin", &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: set}})); placed != 1 {
+		t.Errorf("a machine has an attribute now that one asks for, and %d are placed", placed)
+	}
+}

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"math"
 	"math/bits"
+	"slices"
 )
 
 // bitset is a set of slots.
@@ -18,6 +19,11 @@ func (b bitset) set(i int32, on bool) {
 	} else {
 		b[i>>6] &^= 1 << (i & 63)
 	}
+}
+
+// any reports whether the set has a member.
+func (b bitset) any() bool {
+	return slices.ContainsFunc(b, func(word uint64) bool { return word != 0 })
 }
 
 // fill puts the first n into a set that is made for as many.

@@ -58,6 +58,14 @@ func (w *want) byView(limits, reserved *cell.Resources) cell.Resources {
 	return *reserved
 }
 
+// places are those of a machine that one of w takes.
+func (w *want) places() cell.Places {
+	if w.line.set != nil {
+		return cell.Places{Allocs: 1, Volumes: w.volumes.New}
+	}
+	return cell.Places{Copies: 1, Volumes: w.volumes.New}
+}
+
 // class is an equivalence class: everything that passes and fails the same
 // tests everywhere. What is found out about a machine for one of it holds for
 // all of it.
@@ -91,6 +99,10 @@ type class struct {
 	// slim: it asks for nothing but CPU and memory.
 	slim    bool
 	likings []liking
+	// weighed: likings are known.
+	weighed bool
+	// unsuited is grid.suits when no machine suited the class; zero: never.
+	unsuited uint64
 	// shares are what it asks for of machines of each shape, in fullPoints.
 	shares []shares
 
@@ -180,8 +192,12 @@ func (cs *classes) attune(w *want, g *grid, ch *changes) {
 		c.generation = g.generation
 		cs.staticKey = w.appendStatic(cs.staticKey[:0])
 		c.static = g.static(cs.staticKey, w, w.hard())
-		c.likings = w.likings(g)
+		c.likings, c.weighed = nil, false
 		c.candidates, c.scores, c.shares = nil, nil, c.shares[:0]
+	}
+	if !c.weighed && c.static.fits.any() {
+		// What suits no machine is never scored.
+		c.likings, c.weighed = w.likings(g), true
 	}
 	for _, size := range g.shapes[len(c.shares):] {
 		const most = math.MaxInt32
@@ -280,6 +296,8 @@ func (w *want) appendKey(b []byte) []byte {
 	if by.Mode == borgpb.Preempt_PREEMPT_OWN {
 		b = appendText(b, by.User)
 	}
+	places := w.places()
+	b = binary.AppendUvarint(appendFlag(b, places.Allocs > 0), uint64(places.Volumes))
 	b = appendFlag(b, w.inSet)
 	b = appendFlag(b, w.seated)
 	if w.limited || w.inSet || w.seated {
@@ -476,7 +494,9 @@ func (w *want) hard() []*borgpb.Constraint {
 func (w *want) likings(g *grid) []liking {
 	var all []liking
 	for _, k := range w.soft {
-		all = append(all, liking{holds: g.fact(k).holds, points: g.weights.Soft})
+		if f := g.fact(k); f != g.nowhere {
+			all = append(all, liking{holds: f.holds, points: g.weights.Soft})
+		}
 	}
 	for _, p := range w.packages {
 		all = append(all, liking{holds: g.packageFact(p.GetDigest()).holds, points: g.weights.Packages / int64(len(w.packages)), packages: true})

@@ -15,6 +15,9 @@ type column struct {
 // column returns that of an attribute, and makes it when it is new. It lasts until
 // the slots are numbered anew.
 func (g *grid) column(key string) *column {
+	if !g.attributes[key] {
+		return g.noColumn
+	}
 	c := g.columns[key]
 	if c == nil {
 		c = &column{key: key, of: make([]int32, len(g.sites.walk))}

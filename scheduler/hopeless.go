@@ -41,17 +41,26 @@ type hopelessGroup struct {
 func (h *hopeless) forget() { clear(h.groups) }
 
 // ruledOut reports whether no machine that changed since w's class was blocked has the
-// headroom for it. If so, it blocks the class again.
+// headroom for it. If so, it blocks the class again. A class that suits no machine is ruled
+// out before anybody searches for it.
 func (p *pass) ruledOut(w *want) bool {
 	cl, s := w.class, p.s
-	if !cl.blocked || cl.seated || s.dry || s.cfg.NoHeadroom || s.cfg.NoClasses {
+	if !cl.blocked && cl.finds > 0 || cl.seated || s.dry || s.cfg.NoHeadroom || s.cfg.NoClasses {
 		return false
 	}
 	if w.inSet {
-		return p.ruledOutInAllocs(w)
+		return cl.blocked && p.ruledOutInAllocs(w)
 	}
 	if cl.generation != s.grid.generation {
 		s.classes.attune(w, s.grid, &s.changes)
+	}
+	if cl.unsuited == s.grid.suits || !cl.weighed && !cl.static.fits.any() {
+		cl.unsuited = s.grid.suits
+		p.block(cl)
+		return true
+	}
+	if !cl.blocked {
+		return false
 	}
 	room := s.headroomOf(p.c, cl)
 	g := p.hopelessGroup(cl, room)

@@ -30,6 +30,8 @@ type promise struct {
 	res, reserved cell.Resources
 	ports         []uint32
 	devices       []cell.DeviceGrant
+	// places of the machine that it takes.
+	places cell.Places
 	// prod: it is production's.
 	prod bool
 	// victims are named by it; nobody else may name them. hurts has the jobs of the
@@ -81,6 +83,7 @@ func (o *overlay) add(p *promise) {
 	l.promises[p.id.Index] = p
 	l.promised++
 	t.promises++
+	t.places = t.places.Add(p.places)
 	t.promised.Ports = append(t.promised.Ports, p.ports...)
 	t.promised.Victims = append(t.promised.Victims, p.victims...)
 	if p.alloc == nil {
@@ -124,6 +127,7 @@ func (o *overlay) drop(p *promise) bool {
 		l.promises = nil
 	}
 	t.promises--
+	t.places = t.places.Sub(p.places)
 	if t.promises == 0 {
 		ports, victims := t.promised.Ports[:0], t.promised.Victims[:0]
 		t.promised = cell.Overlay{Ports: ports, Victims: victims}

@@ -34,6 +34,7 @@ func (s *Scheduler) Pass(c *cell.Cell) Batch {
 	s.waitsForTime = false
 	at := s.changes.now()
 	// What was found to have no place, at these very changes, need not be looked at.
+	s.queue.suits = s.grid.suits
 	s.queue.begin(s.futile && s.futileAt == at && len(s.refusals) == 0 && len(s.queue.held) == 0)
 	more := p.run()
 	s.queue.end()
@@ -99,11 +100,16 @@ func (p *pass) run() (more bool) {
 		index := l.rest()[0]
 		if w := l.known(index); w != nil && (p.blocked(w) || p.ruledOut(w)) {
 			// Whoever is kept away from a machine has even less to choose from.
-			l.skip(w.last)
+			n := l.skip(w.last)
+			if w.class.unsuited == s.grid.suits {
+				l.unsuited += n
+			}
 			continue
 		}
 		w := s.want(p.c, l, index)
 		switch {
+		case p.ruledOut(w):
+			l.skip(w.last)
 		case p.place(w, index):
 			l.placed()
 			s.queue.advance()
@@ -164,7 +170,7 @@ func (p *pass) place(w *want, index uint32) bool {
 	}
 	a.Devices = cell.GrantsProto(devices)
 	pr := p.s.spare.promise()
-	*pr = promise{id: ID{l.uid, index}, line: l, site: at.site, alloc: at.alloc, version: l.version, res: w.need.Resources, reserved: w.need.Resources, ports: a.Ports, devices: devices, prod: w.prod}
+	*pr = promise{id: ID{l.uid, index}, line: l, site: at.site, alloc: at.alloc, version: l.version, res: w.need.Resources, reserved: w.need.Resources, ports: a.Ports, devices: devices, places: w.places(), prod: w.prod}
 	if p.s.dry && l.job != nil {
 		pr.reserved = p.s.reserved(l.job, index)
 		if !w.prod {
@@ -214,6 +220,7 @@ func (p *pass) promise(w *want, pr *promise) {
 	if pr.alloc == nil {
 		s.grid.take(pr.site, &pr.res, &pr.reserved, pr.prod)
 	} else {
+		s.grid.crowd(pr.site)
 		s.readAllocAt(s.roomsOf(pr.alloc.Set()), pr.alloc, pr.site)
 	}
 }
@@ -222,6 +229,11 @@ func (p *pass) promise(w *want, pr *promise) {
 func (p *pass) placeGang(l *line) {
 	s := p.s
 	if seen, blocked := s.gangs[l.uid]; blocked && seen == s.changes.now() {
+		l.keep(len(l.rest()))
+		return
+	}
+	if w := l.known(l.rest()[0]); w != nil && (p.blocked(w) || p.ruledOut(w)) {
+		// It is not placed without its first.
 		l.keep(len(l.rest()))
 		return
 	}
@@ -255,6 +267,10 @@ func (p *pass) placeWhole(l *line) bool {
 		if p.place(w, index) && p.bytes-bytes <= maxBatchBytes {
 			continue
 		}
+		s.gangs[l.uid] = s.changes.now()
+		if len(p.promises) == count {
+			return false
+		}
 		for _, pr := range p.promises[count:] {
 			s.drop(pr)
 			s.read(pr.site)
@@ -268,7 +284,6 @@ func (p *pass) placeWhole(l *line) bool {
 			class.forget()
 		}
 		s.hopeless.forget()
-		s.gangs[l.uid] = s.changes.now()
 		return false
 	}
 	delete(s.gangs, l.uid)

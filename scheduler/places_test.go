@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
 	"borg/scheduler"
@@ -43,5 +45,31 @@ func TestPlacesAreLeftToProduction(t *testing.T) {
 	w.must(t, submitJob("bob", "prod", service(100, 200, 100, 1<<20)))
 	if n := w.settleAll(t); n != 100 {
 		t.Errorf("%d production tasks are placed, want 100", n)
+	}
+}
+
+// TestAllocPlacesAreLeftToProduction: allocs of the free band fill half of the places for allocs;
+// the scheduler proposes no more, and production finds places.
+func TestAllocPlacesAreLeftToProduction(t *testing.T) {
+	w := newWorld(t, scheduler.Config{})
+	w.must(t, addMachine("m1", machineSpec(1_000_000, 1<<40)))
+	submit := func(user string, priority int32, n uint32) {
+		spec, err := proto.Marshal(&borgpb.AllocSetSpec{Priority: priority, Allocs: n, Resources: &borgpb.Resources{CpuMilli: 1, MemBytes: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.must(t, asUser(user, &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{User: user, Name: "set", Spec: spec}}}))
+	}
+	submit("mallory", 0, 2100)
+	if n := w.settleAll(t); n != 2048 {
+		t.Fatalf("%d free allocs are placed, want 2048", n)
+	}
+	why, err := w.s.Explain(w.copy, cell.JobKey{User: "mallory", Name: "set"}, 2099)
+	if err != nil || !strings.Contains(why.Summary, "1 places") {
+		t.Errorf("why of a free alloc: %+v, %v, want places in it", why, err)
+	}
+	submit("bob", 200, 100)
+	if n := w.settleAll(t); n != 100 {
+		t.Errorf("%d allocs of production are placed, want 100", n)
 	}
 }

@@ -37,6 +37,10 @@ type line struct {
 	kept, next int
 	// pass is the last one in which it had a turn.
 	pass uint64
+	// unsuited counts the indices of the present pass whose class suits no machine. parked
+	// is grid.suits when that were all: until it is another, the line has no turn.
+	unsuited int
+	parked   uint64
 
 	// wants are what runs of indices ask for, as far as they were asked.
 	wants []*want
@@ -85,17 +89,22 @@ func (l *line) keep(n int) {
 	l.next += n
 }
 
-// skip keeps the indices up to last.
-func (l *line) skip(last uint32) {
+// skip keeps the indices up to last, and returns how many they are.
+func (l *line) skip(last uint32) int {
 	n, found := slices.BinarySearch(l.rest(), last)
 	if found {
 		n++
 	}
 	l.keep(n)
+	return n
 }
 
-// close takes out what was placed in the pass that ends.
-func (l *line) close() {
+// close takes out what was placed in the pass that ends. It parks a line that suits no machine.
+func (l *line) close(suits uint64) {
+	if l.unsuited > 0 && l.unsuited == len(l.indices) {
+		l.parked = suits
+	}
+	l.unsuited = 0
 	if l.kept != l.next {
 		l.indices = append(l.indices[:l.kept], l.indices[l.next:]...)
 	}
@@ -169,6 +178,8 @@ type queue struct {
 	// touched are the lines that had a turn in this pass.
 	touched []*line
 	pass    uint64
+	// suits is grid.suits in this pass; zero: nothing is parked.
+	suits uint64
 	// turns counts the lines that had a turn, in all passes.
 	turns uint64
 	// orders counts how often the list was put in order.
@@ -239,7 +250,7 @@ func (q *queue) merge() {
 // end closes what had a turn.
 func (q *queue) end() {
 	for _, l := range q.touched {
-		l.close()
+		l.close(q.suits)
 	}
 	q.touched = q.touched[:0]
 	clear(q.fresh)
@@ -287,7 +298,7 @@ func (q *queue) nextLevel() bool {
 		first := q.among[q.at]
 		for ; q.at < len(q.among) && q.among[q.at].priority == first.priority; q.at++ {
 			l := q.among[q.at]
-			if len(l.indices) == 0 {
+			if len(l.indices) == 0 || l.parked != 0 && l.parked == q.suits {
 				continue
 			}
 			if n := len(q.level.users); n > 0 && q.level.users[n-1].lines[0].key.User == l.key.User {
@@ -400,7 +411,7 @@ func (s *Scheduler) enable(c *cell.Cell) {
 			taken = taken.Add(l.job.Demand())
 			continue
 		}
-		l.indices, l.whole, l.enable = l.indices[:0], true, false
+		l.indices, l.whole, l.enable, l.parked = l.indices[:0], true, false, 0
 		key := string(s.newWant(c, l, 0).appendStatic([]byte{byte(viewOf(l.priority >= prodPriority))}))
 		if _, known := free[key]; !known {
 			free[key] = c.FreeFor(l.job)
@@ -429,7 +440,7 @@ func (s *Scheduler) refreshLine(c *cell.Cell, l *line) {
 	s.disperse(l)
 	// As a whole it may be another.
 	delete(s.gangs, l.uid)
-	l.indices, l.whole, l.enable = l.indices[:0], true, false
+	l.indices, l.whole, l.enable, l.parked = l.indices[:0], true, false, 0
 	defer s.dismiss(l)
 	if !s.present(c, l) {
 		return

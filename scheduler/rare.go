@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"maps"
 	"math/bits"
 	"slices"
 
@@ -156,15 +157,15 @@ func (s *Scheduler) reprice() {
 	for i := range s.grid.exact {
 		s.grid.charge(int32(i), 0)
 	}
-	var keys []string
+	asked := make(map[string]bool)
 	for _, r := range s.rarities.byContent {
 		for _, k := range r.hard {
-			if !slices.Contains(keys, k.GetKey()) {
-				keys = append(keys, k.GetKey())
+			if s.grid.attributes[k.GetKey()] {
+				asked[k.GetKey()] = true
 			}
 		}
 	}
-	s.grid.survey(keys)
+	s.grid.survey(slices.Collect(maps.Keys(asked)))
 	for _, r := range s.rarities.byContent {
 		// Sums do not depend on the order.
 		s.grid.price(r, 1, nil)

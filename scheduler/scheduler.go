@@ -34,6 +34,9 @@ type Scheduler struct {
 	unread []*site
 	// offered are allocs that were placed in it.
 	offered []ID
+	// mostStatics is how much the arrays may hold of constraints until what is in use is
+	// counted again.
+	mostStatics int
 	// renumbered: slots have changed, and the arrays are to be made anew.
 	renumbered bool
 	stats      Stats
@@ -286,12 +289,13 @@ func (s *Scheduler) observeMachine(c *cell.Cell, e *cell.Event) {
 		t.silent = s.silent[e.Machine]
 	}
 	switch {
-	case moved:
+	case moved, t != nil && s.grid.names(t.machine):
 		s.renumbered = true
 	case t == nil:
 		s.changes.all()
 	case !s.renumbered:
 		s.tally.unload(s.grid)
+		s.grid.suits++
 		s.grid.locate(t)
 		s.grid.describe(t)
 		s.dearer = true
@@ -509,7 +513,7 @@ func (s *Scheduler) open(c *cell.Cell) {
 		s.dearer = true
 		s.askAll(c)
 		s.enroll(c)
-	case s.renumbered || len(s.grid.statics)+len(s.grid.facts)+len(s.grid.columns) > maxStatics+4*len(s.rarities.byContent):
+	case s.renumbered || s.remembersTooMuch():
 		s.tally = tally{}
 		s.grid.rebuild()
 		s.changes.all()
@@ -518,6 +522,33 @@ func (s *Scheduler) open(c *cell.Cell) {
 	if s.dearer {
 		s.reprice()
 	}
+}
+
+// maxStatics is how much is remembered of constraints, beside twice what is in use.
+const maxStatics = 1 << 14
+
+// remembersTooMuch reports whether most of what the arrays hold of constraints is in use no more.
+// What is in use is counted only when much has come since the last time.
+func (s *Scheduler) remembersTooMuch() bool {
+	held := len(s.grid.statics) + len(s.grid.facts) + len(s.grid.columns)
+	if held <= max(s.mostStatics, maxStatics) {
+		return false
+	}
+	inUse := 0
+	for _, r := range s.rarities.byContent {
+		inUse += 1 + len(r.hard)
+	}
+	for _, l := range s.queue.byUID {
+		if len(l.wants) == 0 {
+			// What has volumes is asked for by index, and not kept.
+			inUse += len(l.indices)
+		}
+		for _, w := range l.wants {
+			inUse += 1 + len(w.soft) + len(w.packages) + len(w.limits.Keys)
+		}
+	}
+	s.mostStatics = maxStatics + 2*inUse
+	return held > s.mostStatics
 }
 
 // attend drops the promises that the copy has caught up with, and bounds what

@@ -349,14 +349,11 @@ func (f *search) consider(w *want, i int32) (enough bool) {
 	return f.found >= f.s.cfg.Enough
 }
 
-// hasPlace reports whether the machine of a slot has places for a copy and its volumes, beside
+// hasPlace reports whether the machine of a slot has places for one of w and its volumes, beside
 // what is promised there.
 func (f *search) hasPlace(w *want, i int32) bool {
-	t, copies := f.s.grid.sites.walk[i], 0
-	if w.line.set == nil {
-		copies = 1 + t.promises
-	}
-	return f.s.dry || f.c.HasPlaces(t.machine, w.line.priority, copies, w.volumes.New)
+	t := f.s.grid.sites.walk[i]
+	return f.s.dry || f.c.HasPlaces(t.machine, w.line.priority, w.places(), t.places)
 }
 
 // full tells whether a failure domain of the slot holds as many of the job as

@@ -25,6 +25,8 @@ type site struct {
 	// promises counts what is promised on it, in its allocs too; when it is
 	// zero, promised is empty.
 	promises int
+	// places are those of its machine that promises take.
+	places cell.Places
 	// promised is what promises take of the machine's own room, devices too, all
 	// ports of the machine that they were given, and the victims that they name.
 	// InDomain is scratch of the check.

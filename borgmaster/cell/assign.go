@@ -167,13 +167,12 @@ func (c *Cell) findPlace(p *Placement, a *borgpb.Assignment) *borgpb.Refusal {
 	} else if p.Machine = c.machines[a.Machine]; p.Machine == nil {
 		return notFound(p.name(), "there is no machine %q", clip(a.Machine, 64))
 	}
-	priority := p.asker().by.Priority
-	if r := c.checkCopies(p.Machine, priority, len(p.Machine.copies)); r != nil {
-		return about(p.name(), r)
+	if r := c.checkPlaces(p, Places{}); r != nil {
+		return r
 	}
 	if more := p.newVolumes(); more > 0 {
 		of, _ := p.asksVolumes()
-		if r := c.checkVolumesOf(of.Job.User, p.Machine, priority, more); r != nil {
+		if r := c.checkVolumesOf(of.Job.User, p.Machine, p.asker().by.Priority, more); r != nil {
 			return about(p.name(), r)
 		}
 	}

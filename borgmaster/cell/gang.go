@@ -70,13 +70,15 @@ type gangPlan struct {
 	rooms    map[*room]*Overlay
 	machines map[*Machine]*gangOnMachine
 	domains  *occupancy
+	// volumes is how many new ones they have in all.
+	volumes int
 }
 
 // gangOnMachine is what they take of a machine as a whole.
 type gangOnMachine struct {
 	ports   []uint32
 	victims []CopyID
-	copies  int
+	places  Places
 }
 
 // checkGang decides whether all assignments of a gang hold together. At is the
@@ -103,7 +105,10 @@ func (c *Cell) checkGang(as []*borgpb.Assignment) (do []func(), at int, r *borgp
 			}
 		}
 		m := plan.machine(p.Machine)
-		if r := c.checkCopies(p.Machine, p.asker().by.Priority, len(p.Machine.copies)+m.copies); r != nil {
+		if r := c.checkPlaces(p, m.places); r != nil {
+			return nil, i, r
+		}
+		if r := c.checkGangVolumes(&plan, p); r != nil {
 			return nil, i, about(p.name(), r)
 		}
 		v, r := c.checkPlace(p, plan.overlay(p))
@@ -114,6 +119,21 @@ func (c *Cell) checkGang(as []*borgpb.Assignment) (do []func(), at int, r *borgp
 		do = append(do, c.placing(p, v))
 	}
 	return do, 0, nil
+}
+
+// checkGangVolumes refuses the new volumes of p if there would be too many beside those of the
+// plan, on its machine or in all.
+func (c *Cell) checkGangVolumes(plan *gangPlan, p *Placement) *borgpb.Refusal {
+	more := p.newVolumes()
+	if more == 0 || c.format < FormatPlaces {
+		return nil
+	}
+	of, _ := p.asksVolumes()
+	priority := p.asker().by.Priority
+	if r := c.checkVolumesOf(of.Job.User, p.Machine, priority, plan.machine(p.Machine).places.Volumes+more); r != nil {
+		return r
+	}
+	return c.checkVolumeBudget(of.Job.User, priority, plan.volumes+more)
 }
 
 // offered counts what waits for a place beside p and may have one now.
@@ -161,6 +181,8 @@ func (g *gangPlan) take(p *Placement, v *victims) {
 	o.Devices = append(o.Devices, p.Devices...)
 	on.ports = append(on.ports, p.Ports...)
 	on.victims = append(on.victims, p.Victims...)
-	on.copies++
+	volumes := p.newVolumes()
+	on.places = on.places.Add(p.places(&VolumeSite{New: volumes}))
+	g.volumes += volumes
 	g.domains.add(p.Machine, 1)
 }

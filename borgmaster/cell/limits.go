@@ -55,6 +55,7 @@ const (
 	requestMemory      = 2 << 10
 	maxMachines        = 200_000
 	maxCopiesOnMachine = 4_096
+	maxAllocsOnMachine = 4_096
 	// Copies of one task that still hold a place besides the current one.
 	maxLiveCopiesOfTask = 16
 	// Ended copies of one task that are remembered.

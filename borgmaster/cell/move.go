@@ -311,8 +311,8 @@ func (c *Cell) checkLeaves(x *Moves, a *borgpb.Assignment) *borgpb.Refusal {
 // it.
 func (c *Cell) checkLaid(x *Moves, p Placement) (func(), *borgpb.Refusal) {
 	there := len(p.Machine.copies) + len(x.laidOn[p.Machine])
-	if r := c.checkCopies(p.Machine, p.asker().by.Priority, there); r != nil {
-		return nil, about(p.name(), r)
+	if r := c.checkPlaces(&p, Places{Copies: there - len(p.Machine.copies)}); r != nil {
+		return nil, r
 	}
 	for _, id := range p.Victims {
 		if !slices.ContainsFunc(x.leaving, func(q *Copy) bool { return q.ID() == id }) {

@@ -175,7 +175,7 @@ func (c *Cell) fit(p *Placement, o *Overlay, v *victims) Fit {
 	if f := fitAlloc(p); f != FitOK {
 		return f
 	}
-	if copies, volumes := p.places(&site); !c.HasPlaces(m, a.by.Priority, copies, volumes) {
+	if !c.HasPlaces(m, a.by.Priority, p.places(&site), Places{}) {
 		return FitPlaces
 	}
 	if _, _, full := fullDomain(p, &a, o, v); full {

@@ -279,7 +279,7 @@ func (c *Cell) saverWaits(j *Job) string {
 		return "machine " + v.machine + " has been emptied"
 	case c.clock.cellNs < v.againNs:
 		return "it pauses after it failed"
-	case t.holdsPlace() || !c.HasPlaces(m, j.latest().Proto.Priority, 1, 0):
+	case t.holdsPlace() || !c.HasPlaces(m, j.latest().Proto.Priority, Places{Copies: 1}, Places{}):
 		return "there is no place on machine " + v.machine
 	}
 	for _, p := range m.copies {

@@ -77,7 +77,7 @@ func (c *Cell) checkKept(user string) *borgpb.Refusal {
 
 // checkVolumesOf refuses more volumes if the cell, the machine or the user would have too many.
 func (c *Cell) checkVolumesOf(user string, m *Machine, priority int32, more int) *borgpb.Refusal {
-	if !c.HasPlaces(m, priority, 0, more) {
+	if !c.HasPlaces(m, priority, Places{Volumes: more}, Places{}) {
 		return limit("", "%d of the %d volumes that band %s may fill %s up to are there; borgcfg volume list shows them, borgcfg volume delete gives some up",
 			m.volumesFor(priority), c.share(maxVolumesOnMachine, priority), BandName(BandOf(priority)), m.name)
 	}

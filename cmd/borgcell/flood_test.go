@@ -40,7 +40,7 @@ func (c *Cell) member(t testing.TB, name string) *identity.Source {
 }
 
 // encodeSpec is a spec as an op carries it.
-func encodeSpec(t testing.TB, spec *borgpb.JobSpec) []byte {
+func encodeSpec(t testing.TB, spec proto.Message) []byte {
 	raw, err := proto.Marshal(spec)
 	if err != nil {
 		t.Error(err)
