@@ -10,8 +10,8 @@ import (
 const (
 	// execBurst is how many programs a user may start at once after a quiet time.
 	execBurst = 20
-	// execEveryMs is the time after which the user may start one more. Milliseconds.
-	execEveryMs = 500
+	// execEvery is the time after which the user may start one more.
+	execEvery = 500 * time.Millisecond
 	// maxExecRates is the number of users from which those of full bursts are dropped.
 	maxExecRates = 64
 )
@@ -32,9 +32,8 @@ func (x *execRates) take(by string, nowNs int64) (wait time.Duration) {
 			}
 		}
 	}
-	const every = execEveryMs * int64(time.Millisecond)
-	full := max(x.full[by], nowNs) + every
-	if over := full - nowNs - execBurst*every; over > 0 {
+	full := max(x.full[by], nowNs) + int64(execEvery)
+	if over := full - nowNs - execBurst*int64(execEvery); over > 0 {
 		return time.Duration(over)
 	}
 	if x.full == nil {
@@ -47,5 +46,5 @@ func (x *execRates) take(by string, nowNs int64) (wait time.Duration) {
 // execsTooFast is the refusal of a program that its user must start later.
 func execsTooFast(machine, by string, wait time.Duration) error {
 	wait = max(wait.Round(10*time.Millisecond), 10*time.Millisecond)
-	return &execsFull{fmt.Sprintf("%s starts programs beside tasks of machine %s too fast: %d at once and then one each %d ms; try again in %v, or run several commands in one sh -c", by, machine, execBurst, execEveryMs, wait)}
+	return &execsFull{fmt.Sprintf("%s starts programs beside tasks of machine %s too fast: %d at once and then one each %v; try again in %v, or run several commands in one sh -c", by, machine, execBurst, execEvery, wait)}
 }

@@ -18,7 +18,7 @@ import (
 // anything by it, and a user who was quiet has the whole burst.
 func TestExecRates(t *testing.T) {
 	var x execRates
-	const every = execEveryMs * int64(time.Millisecond)
+	const every = int64(execEvery)
 	taken := func(by string, now int64) (n int) {
 		for x.take(by, now) == 0 {
 			n++
