@@ -39,6 +39,7 @@ var maximaExcused = map[string]map[string]string{
 		"maxReasonBytes":   "masters say less: limits of the cell",
 		"maxIssueFailures": "it delays a round of renewals, and refuses nothing",
 		"maxLogOffset":     "no log has so many bytes",
+		"maxExecRates":     "it drops users who lose nothing by that",
 	},
 }
 

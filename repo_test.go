@@ -94,14 +94,16 @@ var imports = map[string]struct {
 	"borgmaster/memlog": {[]string{"borgmaster", "borgmaster/cell", "proto/borgpb"}, nil},
 	"borgmaster/client": {[]string{"identity", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
 
-	"borglet":           {[]string{"borglet/beneath", "identity", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door", "tell/hostpath", "tell/repeat"}, []string{"github.com/opencontainers/runc/libcontainer"}},
-	"borglet/container": {[]string{"borglet", "borglet/beneath", "borglet/diskquota", "borglet/network", "mutant", "proto/borgpb"}, nil},
+	"borglet":           {[]string{"borglet/beneath", "borglet/sockets", "identity", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door", "tell/hostpath", "tell/repeat"}, []string{"github.com/opencontainers/runc/libcontainer"}},
+	"borglet/container": {[]string{"borglet", "borglet/beneath", "borglet/diskquota", "borglet/network", "borglet/sockets", "mutant", "proto/borgpb"}, nil},
 	// Files in directories where somebody else may be at work.
 	"borglet/beneath": {nil, []string{"google.golang.org/grpc", "time", "context"}},
 	// Limits of directories that the file system enforces, behind an interface of the borglet's.
 	"borglet/diskquota": {nil, []string{"google.golang.org/grpc", "context"}},
 	// Networks of tasks' own, behind an interface of the borglet's; containers join them, and a sweep ends them.
 	"borglet/network": {[]string{"borglet"}, []string{"google.golang.org/grpc", "github.com/opencontainers/runc/libcontainer"}},
+	// What tasks hold of what the sockets of a machine share, from the text of the kernel's tables.
+	"borglet/sockets": {nil, []string{"os", "time", "net"}},
 	// The packages of a machine, behind an interface of the borglet's.
 	"borglet/packages": {[]string{"borglet"}, []string{"google.golang.org/grpc", "github.com/opencontainers/runc/libcontainer"}},
 

@@ -99,6 +99,9 @@ type Config struct {
 	// HeldPorts returns who holds ports of the machine's network, if one of wanted is held;
 	// nil: nobody looks, and tasks find out themselves.
 	HeldPorts func(wanted []uint32, all PortRange) (PortHolders, error)
+	// SocketsHeld returns what copies hold of what the machine's sockets share, if one may
+	// hold too much; nil: nobody looks. One call at a time.
+	SocketsHeld func() (SocketsHeld, bool)
 	// Block closes what copies were found to listen on and were not granted, and opens
 	// what it closed before. Nil: nobody does.
 	Block func(found map[ID][]Listener) error
@@ -257,6 +260,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	var sampler sync.WaitGroup
 	sampler.Go(func() { a.sample(ctx) })
+	sampler.Go(func() { a.watchSockets(ctx) })
 	sampler.Go(func() { a.rotator.run(ctx, a.begun) })
 	sampler.Go(func() { a.pushed.run(ctx, a.running) })
 	sampler.Go(func() { a.networks.run(ctx) })

@@ -153,6 +153,8 @@ func (c *Core) Step(now Now, ev Event) []Effect {
 		c.checked(ev)
 	case KernelKilled:
 		c.kernelKilled(ev)
+	case SocketsHeld:
+		c.socketsHeld(ev)
 	case AtFault:
 		c.atFault(ev)
 	case PortsHeld:

@@ -107,10 +107,12 @@ type execs struct {
 	mu sync.Mutex
 	// running holds who asked for each execution. Guarded by mu.
 	running map[ID]map[*Execution]string
+	// rates is guarded by mu.
+	rates execRates
 }
 
 // enter takes a place for a program of somebody.
-func (x *execs) enter(id ID, e *Execution, by, machine string) error {
+func (x *execs) enter(id ID, e *Execution, by, machine string, nowNs int64) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	all, own := 0, 0
@@ -124,6 +126,9 @@ func (x *execs) enter(id ID, e *Execution, by, machine string) error {
 	}
 	if all >= maxExecs || own >= maxExecsOfUser {
 		return &execsFull{fmt.Sprintf("machine %s runs %d programs beside its tasks, %d of them for %s, and at most %d and %d may run at once; end one", machine, all, own, by, maxExecs, maxExecsOfUser)}
+	}
+	if wait := x.rates.take(by, nowNs); wait > 0 {
+		return execsTooFast(machine, by, wait)
 	}
 	if x.running[id] == nil {
 		if x.running == nil {
@@ -182,7 +187,7 @@ func (a *Agent) exec(ctx context.Context, id ID, start *borgrpc.ExecCopyRequest,
 		return ErrNotRunning
 	}
 	place := &Execution{}
-	if err := a.execs.enter(id, place, start.GetBy(), a.cfg.Name); err != nil {
+	if err := a.execs.enter(id, place, start.GetBy(), a.cfg.Name, int64(time.Since(a.start))); err != nil {
 		return err
 	}
 	defer a.execs.leave(id, place)

@@ -2,12 +2,7 @@ package container
 
 import (
 	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -78,32 +73,28 @@ func networkCookie() (uint64, error) {
 
 // visitBound calls see for each TCP socket of a process that is bound in a network.
 func visitBound(pid int, network uint64, see func(port uint16, connected bool)) {
-	dir := fmt.Sprintf("/proc/%d/fd", pid)
-	entries, err := os.ReadDir(dir)
+	process, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return // it has ended
 	}
-	process, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		return
-	}
 	defer unix.Close(process)
-	for _, e := range entries {
-		target, err := os.Readlink(filepath.Join(dir, e.Name()))
-		number, numberErr := strconv.Atoi(e.Name())
-		if err != nil || numberErr != nil || !strings.HasPrefix(target, "socket:[") {
-			continue
+	visitSockets(pid, func(number int, _ socket) {
+		if port, connected := boundAt(process, number, network); port != 0 {
+			see(port, connected)
 		}
-		fd, err := unix.PidfdGetfd(process, number, 0)
-		if err != nil {
-			continue
-		}
-		if port := boundPort(fd, network); port != 0 {
-			_, err := unix.Getpeername(fd)
-			see(port, err == nil)
-		}
-		unix.Close(fd)
+	})
+}
+
+// boundAt returns the port to which a descriptor of a process is bound in a network; zero if
+// it is no bound TCP socket of that network.
+func boundAt(process, number int, network uint64) (port uint16, connected bool) {
+	fd, err := unix.PidfdGetfd(process, number, 0)
+	if err != nil {
+		return 0, false
 	}
+	defer unix.Close(fd)
+	_, err = unix.Getpeername(fd)
+	return boundPort(fd, network), err == nil
 }
 
 // boundPort returns the port of a TCP socket in a network; zero if it has none.

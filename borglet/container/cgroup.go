@@ -25,6 +25,13 @@ const cgroupRoot = "/sys/fs/cgroup"
 // allocPrefix begins the names of the cgroups of allocs.
 const allocPrefix = "alloc-"
 
+// minMemBytes is the smallest memory limit that a container starts in: its own start needs
+// some. Smaller limits count as this one.
+const minMemBytes = 16 << 20
+
+// allocPath is where the cgroup of an alloc lies.
+func allocPath(parent, alloc string) string { return filepath.Join(parent, allocPrefix+alloc) }
+
 func cgroupParent(name string) string { return filepath.Join(cgroupTop, name) }
 
 func stateDir(cfg Config) string { return filepath.Join(cfg.RunDir, "c") }

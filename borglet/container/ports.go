@@ -191,16 +191,22 @@ func ephemeralPorts() (first, last uint16) {
 
 // socketsOf are the sockets that a process has open.
 func socketsOf(pid int) (found []socket) {
+	visitSockets(pid, func(_ int, s socket) { found = append(found, s) })
+	return found
+}
+
+// visitSockets calls see for each descriptor of a process that is a socket.
+func visitSockets(pid int, see func(number int, s socket)) {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil // it has ended
+		return // it has ended
 	}
 	for _, e := range entries {
 		target, err := os.Readlink(filepath.Join(dir, e.Name()))
-		if inode, ok := strings.CutPrefix(target, "socket:["); err == nil && ok {
-			found = append(found, socket(strings.TrimSuffix(inode, "]")))
+		number, numberErr := strconv.Atoi(e.Name())
+		if inode, ok := strings.CutPrefix(target, "socket:["); err == nil && numberErr == nil && ok {
+			see(number, socket(strings.TrimSuffix(inode, "]")))
 		}
 	}
-	return found
 }

@@ -104,6 +104,8 @@ type Runtime struct {
 	runs map[borglet.ID]*run
 
 	listeners listeners
+	// sockets is what SocketsHeld, one call at a time, remembers.
+	sockets socketWatch
 	// heldPast is what was found of copies before. Only HeldOpen uses it, one call at a time.
 	heldPast map[borglet.ID]heldPast
 

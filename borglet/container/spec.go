@@ -16,9 +16,6 @@ import (
 )
 
 const (
-	// minMemBytes is the least memory limit that a container starts in: its
-	// own start needs some. Smaller limits count as this one.
-	minMemBytes = 16 << 20
 	// pidsLimit bounds the processes and threads of one copy.
 	pidsLimit = 4096
 	// terminals bounds the pseudo terminals of one copy: the machine has them for all.
@@ -145,8 +142,6 @@ func cgroupPath(parent string, l *borglet.Launch) string {
 	}
 	return filepath.Join(parent, l.ID.String())
 }
-
-func allocPath(parent, alloc string) string { return filepath.Join(parent, allocPrefix+alloc) }
 
 // resources are the limits of a copy in the kernel's terms, for both versions
 // of cgroups: each reads its own fields.

@@ -358,6 +358,7 @@ func (s *serve) agent(rt *container.Runtime, spec *borgpb.MachineSpec, store *pa
 		AvailableDiskBytes: func() (int64, bool) { return container.AvailableDiskBytes(s.dir) },
 		Listening:          rt.Listening,
 		HeldPorts:          rt.HeldPorts,
+		SocketsHeld:        rt.SocketsHeld,
 		Kills:              rt.Kills,
 		Block:              rt.Block,
 		Runtime:            rt, Log: s.log, Path: os.Getenv("PATH"), LogKeepBytes: s.keepBytes, KeptFor: s.keptFor, Punch: container.Punch,

@@ -265,6 +265,9 @@ const (
 	// It bound a port that another task was granted: its borglet ended it, and reason says
 	// which.
 	ExitReason_EXIT_REASON_PORT_OF_OTHER ExitReason = 964
+	// Its sockets held more than its share of what all of its machine share: its borglet ended
+	// it, and reason says what.
+	ExitReason_EXIT_REASON_SOCKETS ExitReason = 965
 )
 
 // Enum value maps for ExitReason.
@@ -289,6 +292,7 @@ var (
 		24:  "EXIT_REASON_UNHEALTHY",
 		25:  "EXIT_REASON_MAX_RUNTIME",
 		964: "EXIT_REASON_PORT_OF_OTHER",
+		965: "EXIT_REASON_SOCKETS",
 	}
 	ExitReason_value = map[string]int32{
 		"EXIT_REASON_UNSPECIFIED":         0,
@@ -310,6 +314,7 @@ var (
 		"EXIT_REASON_UNHEALTHY":           24,
 		"EXIT_REASON_MAX_RUNTIME":         25,
 		"EXIT_REASON_PORT_OF_OTHER":       964,
+		"EXIT_REASON_SOCKETS":             965,
 	}
 )
 
@@ -1080,7 +1085,7 @@ const file_borgpb_meta_proto_rawDesc = "" +
 	"\x18RELATION_LESS_THAN_EQUAL\x10\x05\x12\x1f\n" +
 	"\x1bRELATION_GREATER_THAN_EQUAL\x10\x06\x12\x14\n" +
 	"\x10RELATION_PRESENT\x10\a\x12\x18\n" +
-	"\x14RELATION_NOT_PRESENT\x10\b*\xc7\x04\n" +
+	"\x14RELATION_NOT_PRESENT\x10\b*\xe1\x04\n" +
 	"\n" +
 	"ExitReason\x12\x1b\n" +
 	"\x17EXIT_REASON_UNSPECIFIED\x10\x00\x12\x1f\n" +
@@ -1101,7 +1106,8 @@ const file_borgpb_meta_proto_rawDesc = "" +
 	"\x14EXIT_REASON_GAVE_WAY\x10\x17\x12\x19\n" +
 	"\x15EXIT_REASON_UNHEALTHY\x10\x18\x12\x1b\n" +
 	"\x17EXIT_REASON_MAX_RUNTIME\x10\x19\x12\x1e\n" +
-	"\x19EXIT_REASON_PORT_OF_OTHER\x10\xc4\aB\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\x19EXIT_REASON_PORT_OF_OTHER\x10\xc4\a\x12\x18\n" +
+	"\x13EXIT_REASON_SOCKETS\x10\xc5\aB\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_meta_proto_rawDescOnce sync.Once

@@ -1,0 +1,119 @@
+package sockets
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// Pool is something that all sockets of a machine share.
+type Pool int
+
+// The pools.
+const (
+	NetlinkBytes Pool = iota
+	UDPBytes
+	TCPPorts
+	UDPPorts
+	pools
+)
+
+const (
+	// taskPart is the part of a pool that one task may hold: an eighth.
+	taskPart = 8
+	// tasksPart is the part of a pool that all tasks together may hold: a half.
+	tasksPart = 2
+)
+
+// Use is an amount of each pool: bytes or ports.
+type Use [pools]int64
+
+// OfTask returns what one task may hold of a machine's pools.
+func (u Use) OfTask() Use { return u.part(taskPart) }
+
+// Exceeds reports whether it is more than a bound of any pool.
+func (u Use) Exceeds(bound Use) bool {
+	for p := range u {
+		if u[p] > bound[p] {
+			return true
+		}
+	}
+	return false
+}
+
+func (u Use) part(n int64) Use {
+	for p := range u {
+		u[p] /= n
+	}
+	return u
+}
+
+// Holder is a task and what it holds.
+type Holder[ID any] struct {
+	ID       ID
+	Priority int32
+	Held     Use
+}
+
+// Fault is a task that must end, and why.
+type Fault[ID any] struct {
+	ID  ID
+	Why string
+}
+
+// Over returns the tasks that must end so that the others keep to their share of the
+// machine's pools: each that holds more than one task may, and then of the rest the lowest
+// priority first, and of equals the one that holds most, until all together hold no more than
+// they may. A pool of size zero has no bound.
+func Over[ID any](machine Use, tasks []Holder[ID]) (faults []Fault[ID]) {
+	one, all := machine.part(taskPart), machine.part(tasksPart)
+	gone := make([]bool, len(tasks))
+	end := func(i int, p Pool, why string) {
+		gone[i] = true
+		held := tasks[i].Held[p]
+		faults = append(faults, Fault[ID]{tasks[i].ID, fmt.Sprintf("ended: it held %s; %s", amount(p, held), why)})
+	}
+	for p := range pools {
+		if machine[p] == 0 {
+			continue
+		}
+		var rest []int
+		sum := int64(0)
+		for i := range tasks {
+			switch held := tasks[i].Held[p]; {
+			case gone[i]:
+			case held > one[p]:
+				end(i, p, fmt.Sprintf("a task may hold %s", number(p, one[p])))
+			case held > 0:
+				rest = append(rest, i)
+				sum += held
+			}
+		}
+		slices.SortStableFunc(rest, func(x, y int) int {
+			return cmp.Or(cmp.Compare(tasks[x].Priority, tasks[y].Priority), cmp.Compare(tasks[y].Held[p], tasks[x].Held[p]))
+		})
+		for _, i := range rest {
+			if sum <= all[p] {
+				break
+			}
+			sum -= tasks[i].Held[p]
+			end(i, p, fmt.Sprintf("the tasks of its machine held more than %s together", number(p, all[p])))
+		}
+	}
+	return faults
+}
+
+// amount says how much of a pool something is.
+func amount(p Pool, n int64) string {
+	return number(p, n) + [pools]string{
+		" of netlink messages that it did not read", " of UDP datagrams that it did not read",
+		" TCP ports of those that the kernel gives out", " UDP ports of those that the kernel gives out",
+	}[p]
+}
+
+func number(p Pool, n int64) string {
+	if p == NetlinkBytes || p == UDPBytes {
+		return fmt.Sprintf("%d MiB", n>>20)
+	}
+	return fmt.Sprint(n)
+}

@@ -1,0 +1,57 @@
+package borglet
+
+import (
+	"context"
+	"time"
+
+	"borg/borglet/sockets"
+	"borg/proto/borgpb"
+)
+
+// socketsEvery is how often the sockets of a machine are looked at: what tasks can take
+// between two looks is bounded by it.
+const socketsEvery = 100 * time.Millisecond
+
+// SocketsHeld is an event: what copies hold of what the sockets of a machine share.
+type SocketsHeld struct {
+	Machine sockets.Use
+	Copies  map[ID]sockets.Use
+}
+
+func (SocketsHeld) event() {}
+
+// socketsHeld ends the runs that hold more than they may.
+func (c *Core) socketsHeld(ev SocketsHeld) {
+	var holders []sockets.Holder[ID]
+	for _, id := range c.ids {
+		if held, known := ev.Copies[id]; known && c.copies[id].phase == running {
+			holders = append(holders, sockets.Holder[ID]{ID: id, Priority: c.copies[id].Desired.GetPriority(), Held: held})
+		}
+	}
+	for _, f := range sockets.Over(ev.Machine, holders) {
+		c.atFault(AtFault{ID: f.ID, Run: c.copies[f.ID].Run, Reason: borgpb.ExitReason_EXIT_REASON_SOCKETS, Text: f.Why})
+	}
+}
+
+// watchSockets looks at the machine's sockets until ctx ends.
+func (a *Agent) watchSockets(ctx context.Context) {
+	if a.cfg.SocketsHeld == nil {
+		return
+	}
+	ticker := time.NewTicker(socketsEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if ev, is := a.cfg.SocketsHeld(); is {
+			select {
+			case a.results <- ev:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
