@@ -163,6 +163,9 @@ func tooMuch(r *admission.Refusal) error { return door.TooMuch(r.Error(), time.D
 // validateMethod takes as much work as changes do that are refused.
 const validateMethod = "/borgrpc.MasterService/Validate"
 
+// mutationsMethod is a stream: opening it is charged as a read, and each of its changes as a change.
+const mutationsMethod = "/borgrpc.MasterService/Mutations"
+
 // admitCall is asked for each call by its head alone: whoever asks too often costs no
 // more than that.
 func (m *Master) admitCall(method string, caller identity.Name) error {
@@ -174,6 +177,9 @@ func (m *Master) admitCall(method string, caller identity.Name) error {
 	var r *admission.Refusal
 	if calls[method] == isChange {
 		r = a.core.Closed(a.nowNs(), caller.User())
+		if r == nil && method == mutationsMethod {
+			r = a.core.Read(a.nowNs(), caller.User(), admission.OpenCost)
+		}
 	} else {
 		r = a.core.Read(a.nowNs(), caller.User(), calls[method].cost())
 		if r == nil && method == validateMethod {

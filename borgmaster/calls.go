@@ -20,6 +20,8 @@ const (
 	// It looks at all objects, all that is held in memory, or files of a journal: a walk, which
 	// has a turn for a few milliseconds at a time.
 	walks
+	// It follows what changes, from a page of it on.
+	follows
 	// It goes on to other programs, and does little itself. Their answers are bounded, and so
 	// are the streams of a user.
 	goesOn
@@ -33,8 +35,11 @@ const (
 
 // cost is how many reads it counts as.
 func (k callKind) cost() int64 {
-	if k == looksAtOne {
+	switch k {
+	case looksAtOne:
 		return 1
+	case walks, follows:
+		return admission.OpenCost
 	}
 	return admission.ListCost
 }
@@ -55,7 +60,7 @@ var calls = map[string]callKind{
 
 	"/borgrpc.FileService/ReadFile":   looksAtOne,
 	"/borgrpc.FileService/ListFiles":  looksAtPage,
-	"/borgrpc.FileService/WatchFiles": looksAtPage,
+	"/borgrpc.FileService/WatchFiles": follows,
 	"/borgrpc.NameService/Resolve":    looksAtPage,
 
 	"/borgrpc.HistoryService/History":   walks,

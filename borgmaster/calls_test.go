@@ -44,9 +44,13 @@ func TestCallsAreComplete(t *testing.T) {
 // TestReadsOfAllObjectsCost: a call that looks at all machines or jobs costs its user as much as
 // a list, and so has a turn.
 func TestReadsOfAllObjectsCost(t *testing.T) {
-	for _, method := range []string{"RestoreService/GetRestore", "MasterService/GetLabelPolicy", "MasterService/ListMachines", "MasterService/Examine"} {
-		if got := calls["/borgrpc."+method].cost(); got != admission.ListCost {
-			t.Errorf("%s costs %d, want %d", method, got, admission.ListCost)
+	for method, want := range map[string]int64{
+		"RestoreService/GetRestore": admission.ListCost, "MasterService/ListMachines": admission.ListCost, "MasterService/Examine": admission.ListCost,
+		"MasterService/GetLabelPolicy": admission.OpenCost, "MasterService/Events": admission.OpenCost, "HistoryService/History": admission.OpenCost,
+		"AuditService/Audit": admission.OpenCost, "WatchService/Watch": admission.OpenCost, "FileService/WatchFiles": admission.OpenCost,
+	} {
+		if got := calls["/borgrpc."+method].cost(); got != want {
+			t.Errorf("%s costs %d, want %d", method, got, want)
 		}
 	}
 }

@@ -14,7 +14,10 @@ import (
 
 const (
 	// A walk has the turn for so long at a time.
-	walkSliceNs = 5e6
+	walkSliceNs = 1e6
+	// giveWayNs is how long a walk rests between two turns while the log goes on: what others change needs a
+	// processor of each replica several times.
+	giveWayNs = 4e6
 	// Reads of one kind that a replica has begun, each of which holds a message or more, and
 	// files that it reads; and those of one user and the user's tasks. Others wait.
 	maxLongReads       = 4
@@ -215,6 +218,8 @@ type walk struct {
 	leave func()
 	// When the turn began.
 	sinceNs int64
+	// Index that this replica had applied when the walk last looked.
+	applied uint64
 }
 
 // walks begins a walk, which must end with rest.
@@ -235,13 +240,37 @@ func (w *walk) step() error {
 	if w.user == "" || w.leave != nil && w.m.admit.nowNs()-w.sinceNs < walkSliceNs {
 		return nil
 	}
+	had := w.leave != nil
 	w.rest()
+	if had {
+		if err := w.giveWay(); err != nil {
+			return err
+		}
+	}
 	leave, err := w.m.admit.turn(w.ctx, w.user, true)
 	if err != nil {
 		return err
 	}
 	w.leave, w.sinceNs = leave, w.m.admit.nowNs()
 	return nil
+}
+
+// giveWay waits for a while if the log has gone on since the walk last looked. Where nothing is changed, the walk
+// goes on at once.
+func (w *walk) giveWay() error {
+	applied := w.m.cfg.Log.State().Applied
+	if applied == w.applied {
+		return nil
+	}
+	w.applied = applied
+	pause := time.NewTimer(giveWayNs)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+		return nil
+	case <-w.ctx.Done():
+		return status.FromContextError(w.ctx.Err()).Err()
+	}
 }
 
 // rest gives the turn back, until the next step.

@@ -266,14 +266,19 @@ func (c *Core[W]) Read(now int64, name string, cost int64) *Refusal {
 	u := c.of(now, name)
 	if wait, ok := u.reads.take(now, cost, c.cfg.ReadsPerS); !ok {
 		c.stats.ReadsRefused++
-		return refuse(name, wait, "borgmaster --user-reads", "asks replica %d for more than %d reads a second, each page of a list counting as %d", c.cfg.Replica, c.cfg.ReadsPerS, ListCost)
+		return refuse(name, wait, "borgmaster --user-reads", "asks replica %d for more than %d reads a second, each page of a list counting as %d and each stream as %d", c.cfg.Replica, c.cfg.ReadsPerS, ListCost, OpenCost)
 	}
 	c.stats.Reads++
 	return nil
 }
 
-// ListCost is what reading a list costs, where one object costs 1.
-const ListCost = 50
+const (
+	// ListCost is what reading a list costs, where one object costs 1.
+	ListCost = 50
+	// OpenCost is what it costs to begin a read of much, such as a history, or to follow
+	// something. It takes memory and several goroutines, also when it is cancelled at once.
+	OpenCost = 200
+)
 
 // Closed refuses a write by its head, before it is heard, if there is no room for it
 // anyhow, or its user was turned away lately and has as many under way as went well since.

@@ -10,7 +10,7 @@ import (
 const (
 	// liveRoomPercent is how much memory a heap may always take beyond what is in use, in percent of that.
 	// Less would have the collector work without end.
-	liveRoomPercent = 25
+	liveRoomPercent = 20
 	// restTime is how long what is in use counts as a rush, before it counts as what the process uses at rest.
 	restTime = 2 * time.Minute
 	// startTime is how long a process that was just started has no rush: it loads its cell.
@@ -65,9 +65,10 @@ func nextRest(restBytes, liveBytes uint64, passed time.Duration) uint64 {
 
 // memoryLimit is what the process may take of memory: what it uses, and room for garbage. The room follows
 // what it uses at rest, so that a flood of calls, which makes more be in use, does not
-// get more room for garbage with that. extra is room after an election.
+// get more room for garbage with that; up to half of the smallest room is what became in use. extra is room after an election.
 func memoryLimit(u usage, restBytes, extraBytes uint64) uint64 {
-	room := max(heapRoom, u.live*liveRoomPercent/100, min(restBytes*rushPercent/100, mostHeapRoom), restBytes*heapPercent/100)
+	floor := uint64(heapRoom - min(max(u.live, restBytes)-restBytes, heapRoom/2))
+	room := max(floor, u.live*liveRoomPercent/100, min(restBytes*rushPercent/100, mostHeapRoom), restBytes*heapPercent/100)
 	return u.live + u.overhead + room + extraBytes
 }
 
