@@ -50,7 +50,7 @@ func TestTooMuchIsRefused(t *testing.T) {
 // TestStreamsHaveARate: whoever opens and cancels streams without end is refused, whatever stream it is, and told when to
 // come back; others are not.
 func TestStreamsHaveARate(t *testing.T) {
-	tc := newCell(t, 1, func(_ int, c *borgmaster.Config) { c.Admission = admission.Config{ReadsPerS: admission.OpenCost / 2} })
+	tc := newCell(t, 1, func(_ int, c *borgmaster.Config) { c.Admission = admission.Config{ReadsPerS: 1e9} })
 	for name, open := range map[string]func(ctx context.Context, conn *grpc.ClientConn) (grpc.ClientStream, error){
 		"watch": func(ctx context.Context, conn *grpc.ClientConn) (grpc.ClientStream, error) {
 			return borgrpc.NewWatchServiceClient(conn).Watch(ctx, &borgrpc.WatchRequest{Kind: borgpb.ObjectKind_OBJECT_KIND_JOB})
@@ -68,7 +68,7 @@ func TestStreamsHaveARate(t *testing.T) {
 		user := "alice-" + name
 		conn := tc.conn(1, identity.User, user)
 		var err error
-		for n := 0; status.Code(err) != codes.ResourceExhausted && n < 1_000; n++ {
+		for n := 0; status.Code(err) != codes.ResourceExhausted && n < 100*admission.MaxOpens; n++ {
 			ctx, cancel := context.WithCancel(t.Context())
 			var stream grpc.ClientStream
 			if stream, err = open(ctx, conn); err == nil && name == "mutations" {
@@ -79,7 +79,7 @@ func TestStreamsHaveARate(t *testing.T) {
 			}
 			cancel()
 		}
-		tooMuch(t, err, fmt.Sprintf("user %q", user), "each stream as", "--user-reads")
+		tooMuch(t, err, fmt.Sprintf("user %q", user), "streams or reads of much", "MaxOpens")
 		if _, err := tc.client(1, "bob-"+name).GetJob(t.Context(), &borgrpc.GetJobRequest{User: "bob", Name: "none"}); status.Code(err) != codes.NotFound {
 			t.Errorf("beside a flood of %s another user's read: %v", name, err)
 		}

@@ -35,14 +35,14 @@ const (
 
 // cost is how many reads it counts as.
 func (k callKind) cost() int64 {
-	switch k {
-	case looksAtOne:
+	if k == looksAtOne {
 		return 1
-	case walks, follows:
-		return admission.OpenCost
 	}
 	return admission.ListCost
 }
+
+// opens reports whether it takes one of the beginnings of streams and reads of much that a user has.
+func (k callKind) opens() bool { return k == walks || k == follows }
 
 // calls are all calls of a master.
 var calls = map[string]callKind{

@@ -123,6 +123,8 @@ type user[W any] struct {
 	work budget
 	// Time in turns of reads.
 	readTime budget
+	// Streams and reads of much that have begun.
+	opens budget
 	// Bytes of changes.
 	logBytes budget
 	// When large changes are worth another try, as the user was told, and how often that was.
@@ -258,7 +260,7 @@ func (c *Core[W]) sweep(now int64) {
 }
 
 func (u *user[W]) idle(now int64) bool {
-	return len(u.queue) == 0 && u.placed == 0 && u.underWay == 0 && !u.turns && int64(u.writes) <= now && int64(u.reads) <= now && int64(max(u.work, u.readTime, u.logBytes)) <= now && u.closedNs <= now
+	return len(u.queue) == 0 && u.placed == 0 && u.underWay == 0 && !u.turns && int64(u.writes) <= now && int64(u.reads) <= now && int64(max(u.work, u.readTime, u.logBytes, u.opens)) <= now && u.closedNs <= now
 }
 
 // Read takes a read of that cost from a user's bucket.
@@ -266,19 +268,14 @@ func (c *Core[W]) Read(now int64, name string, cost int64) *Refusal {
 	u := c.of(now, name)
 	if wait, ok := u.reads.take(now, cost, c.cfg.ReadsPerS); !ok {
 		c.stats.ReadsRefused++
-		return refuse(name, wait, "borgmaster --user-reads", "asks replica %d for more than %d reads a second, each page of a list counting as %d and each stream as %d", c.cfg.Replica, c.cfg.ReadsPerS, ListCost, OpenCost)
+		return refuse(name, wait, "borgmaster --user-reads", "asks replica %d for more than %d reads a second, each page of a list counting as %d", c.cfg.Replica, c.cfg.ReadsPerS, ListCost)
 	}
 	c.stats.Reads++
 	return nil
 }
 
-const (
-	// ListCost is what reading a list costs, where one object costs 1.
-	ListCost = 50
-	// OpenCost is what it costs to begin a read of much, such as a history, or to follow
-	// something. It takes memory and several goroutines, also when it is cancelled at once.
-	OpenCost = 200
-)
+// ListCost is what reading a list costs, where one object costs 1.
+const ListCost = 50
 
 // Closed refuses a write by its head, before it is heard, if there is no room for it
 // anyhow, or its user was turned away lately and has as many under way as went well since.
