@@ -14,7 +14,7 @@ const (
 	// restTime is how long what is in use counts as a rush, before it counts as what the process uses at rest.
 	restTime = 2 * time.Minute
 	// startTime is how long a process that was just started has no rush: it loads its cell.
-	startTime = 30 * time.Second
+	startTime = 10 * time.Second
 )
 
 // usage is what a process uses of memory, in bytes.
