@@ -19,6 +19,14 @@ func (a *Agent) showsAll(ctx context.Context) bool {
 	return !a.private.Load() || role == identity.Master || role == identity.Borglet
 }
 
+// readerView names what the reader of a page may see of it.
+func (a *Agent) readerView(ctx context.Context) string {
+	if a.showsAll(ctx) {
+		return ""
+	}
+	return "as " + door.Caller(ctx).String()
+}
+
 // ownRows leaves in a section, whose rows begin with "user/name", those of the reader, and
 // says how many others there are.
 func (a *Agent) ownRows(ctx context.Context, s pages.Section, what string) pages.Section {

@@ -34,6 +34,9 @@ type admitter struct {
 	core *admission.Core[chan error]
 	// Of reads that look at much. Guarded by mu; who waits hears when it is his turn.
 	turns *line
+	// How many of these have a turn at a time, and what walks owe to the log; guarded by mu.
+	places int
+	way    way
 	// Of reads that hold much meanwhile, by kind. Guarded by mu.
 	long [longKinds]*line
 	// Secrets that are being set, one of a user at a time. Guarded by mu.
@@ -48,7 +51,7 @@ func newAdmitter(cfg admission.Config, nowNs func() int64) *admitter {
 	// Half of the processors are left to what others wait for.
 	atOnce := max(runtime.GOMAXPROCS(0)/2, 1)
 	cfg.ReadPlaces = int64(atOnce)
-	a := &admitter{nowNs: nowNs, core: admission.New[chan error](cfg), turns: newLine(cfg.Replica, atOnce, atOnce), sealing: newLine(cfg.Replica, maxSealing, 1)}
+	a := &admitter{nowNs: nowNs, places: atOnce, core: admission.New[chan error](cfg), turns: newLine(cfg.Replica, atOnce, atOnce), sealing: newLine(cfg.Replica, maxSealing, 1)}
 	for i := range a.long {
 		a.long[i] = newLine(cfg.Replica, maxLongReads, maxLongReadsOfUser)
 	}
@@ -163,6 +166,9 @@ func tooMuch(r *admission.Refusal) error { return door.TooMuch(r.Error(), time.D
 // validateMethod takes as much work as changes do that are refused.
 const validateMethod = "/borgrpc.MasterService/Validate"
 
+// mutationsMethod is a stream: it is opened as one, and each of its changes is charged as a change.
+const mutationsMethod = "/borgrpc.MasterService/Mutations"
+
 // admitCall is asked for each call by its head alone: whoever asks too often costs no
 // more than that.
 func (m *Master) admitCall(method string, caller identity.Name) error {
@@ -179,6 +185,9 @@ func (m *Master) admitCall(method string, caller identity.Name) error {
 		if r == nil && method == validateMethod {
 			r = a.core.Away(a.nowNs(), caller.User())
 		}
+	}
+	if r == nil && (calls[method].opens() || method == mutationsMethod) {
+		r = a.core.Open(a.nowNs(), caller.User())
 	}
 	a.mu.Unlock()
 	if r != nil {

@@ -6,11 +6,15 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"borg/borgmaster"
 	"borg/borgmaster/admission"
+	"borg/identity"
+	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
 )
@@ -40,6 +44,45 @@ func TestTooMuchIsRefused(t *testing.T) {
 			_, err = alice.ListJobs(context.Background(), &borgrpc.ListJobsRequest{})
 		}
 		tooMuch(t, err, fmt.Sprintf("user %q", user), "more than 60 reads a second", "--user-reads")
+	}
+}
+
+// TestStreamsHaveARate: whoever opens and cancels streams without end is refused, whatever stream it is, and told when to
+// come back; others are not.
+func TestStreamsHaveARate(t *testing.T) {
+	tc := newCell(t, 1, func(_ int, c *borgmaster.Config) { c.Admission = admission.Config{ReadsPerS: 1e9} })
+	for name, open := range map[string]func(ctx context.Context, conn *grpc.ClientConn) (grpc.ClientStream, error){
+		"watch": func(ctx context.Context, conn *grpc.ClientConn) (grpc.ClientStream, error) {
+			return borgrpc.NewWatchServiceClient(conn).Watch(ctx, &borgrpc.WatchRequest{Kind: borgpb.ObjectKind_OBJECT_KIND_JOB})
+		},
+		"events": func(ctx context.Context, conn *grpc.ClientConn) (grpc.ClientStream, error) {
+			return borgrpc.NewMasterServiceClient(conn).Events(ctx, &borgrpc.EventsRequest{Follow: true})
+		},
+		"files": func(ctx context.Context, conn *grpc.ClientConn) (grpc.ClientStream, error) {
+			return borgrpc.NewFileServiceClient(conn).WatchFiles(ctx, &borgrpc.WatchFilesRequest{})
+		},
+		"mutations": func(ctx context.Context, conn *grpc.ClientConn) (grpc.ClientStream, error) {
+			return borgrpc.NewMasterServiceClient(conn).Mutations(ctx)
+		},
+	} {
+		user := "alice-" + name
+		conn := tc.conn(1, identity.User, user)
+		var err error
+		for n := 0; status.Code(err) != codes.ResourceExhausted && n < 100*admission.MaxOpens; n++ {
+			ctx, cancel := context.WithCancel(t.Context())
+			var stream grpc.ClientStream
+			if stream, err = open(ctx, conn); err == nil && name == "mutations" {
+				err = stream.CloseSend()
+			}
+			if err == nil {
+				err = stream.RecvMsg(new(emptypb.Empty))
+			}
+			cancel()
+		}
+		tooMuch(t, err, fmt.Sprintf("user %q", user), "streams or reads of much", "MaxOpens")
+		if _, err := tc.client(1, "bob-"+name).GetJob(t.Context(), &borgrpc.GetJobRequest{User: "bob", Name: "none"}); status.Code(err) != codes.NotFound {
+			t.Errorf("beside a flood of %s another user's read: %v", name, err)
+		}
 	}
 }
 

@@ -145,10 +145,7 @@ func (m *Master) tellAudit(filter auditFilter, out *auditSender, local []*borgpb
 		return out.add(r)
 	}
 	others := &auditFiller{m: m, walk: out.walk, filter: filter, tell: add}
-	err := m.cfg.Audit.Log.Each(func(r *borgpb.AuditRecord) error {
-		if err := out.walk.step(); err != nil {
-			return err
-		}
+	err := m.cfg.Audit.Log.Each(audit.Pick{Text: filter.text(), Step: out.walk.step}, func(r *borgpb.AuditRecord) error {
 		switch {
 		case !isForwarded(out.walk.ctx) && others.fills(r):
 			return others.fill(r)
@@ -167,7 +164,7 @@ func (m *Master) tellAudit(filter auditFilter, out *auditSender, local []*borgpb
 func (m *Master) ownLocal(w *walk, filter auditFilter) []*borgpb.AuditRecord {
 	defer w.rest()
 	told := filter.those(m.cfg.Audit.Local.Dropped())
-	err := m.cfg.Audit.Local.EachNewest(maxLocalTold, w.step, filter.match, func(r *borgpb.AuditRecord) error {
+	err := m.cfg.Audit.Local.EachNewest(maxLocalTold, audit.Pick{Text: filter.text(), Step: w.step}, filter.match, func(r *borgpb.AuditRecord) error {
 		told = append(told, r)
 		return nil
 	})
@@ -278,6 +275,15 @@ func checkVerb(prefix string) error {
 		return nil
 	}
 	return status.Errorf(codes.InvalidArgument, "no verb begins with %q; verbs are %s, and calls by name, such as RemoveMember", prefix, strings.Join(verbs, ", "))
+}
+
+// text is in every record that the filter picks, but for holes and what was dropped; empty: nothing is in all of them.
+func (f auditFilter) text() string {
+	own := f.caller
+	if f.all {
+		own = ""
+	}
+	return cmp.Or(f.GetObject(), f.GetUser(), own)
 }
 
 func (f auditFilter) match(r *borgpb.AuditRecord) bool {

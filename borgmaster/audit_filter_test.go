@@ -1,6 +1,7 @@
 package borgmaster
 
 import (
+	"strings"
 	"testing"
 
 	"borg/proto/borgpb"
@@ -48,6 +49,34 @@ func TestPeopleOnly(t *testing.T) {
 		f.PeopleOnly = false
 		if !f.match(r) {
 			t.Errorf("match(%v) for everything = false", role)
+		}
+	}
+}
+
+// TestTextOfAnAudit: every record that a filter picks has its text in it.
+func TestTextOfAnAudit(t *testing.T) {
+	records := []*borgpb.AuditRecord{
+		{Role: borgpb.Role_ROLE_USER, Who: "ann", Object: "bob/web", Verb: "submit"},
+		{Role: borgpb.Role_ROLE_TASK, Who: "ann/ci/0", Object: "ann/web", Verb: "submit"},
+		{Role: borgpb.Role_ROLE_USER, Who: "bob", Object: "ann/web", Verb: "kill"},
+	}
+	for _, tt := range []struct {
+		f    auditFilter
+		want string
+	}{
+		{auditFilter{AuditRequest: &borgrpc.AuditRequest{}, caller: "root", all: true}, ""},
+		{auditFilter{AuditRequest: &borgrpc.AuditRequest{}, caller: "ann"}, "ann"},
+		{auditFilter{AuditRequest: &borgrpc.AuditRequest{User: "bob"}, caller: "ann"}, "bob"},
+		{auditFilter{AuditRequest: &borgrpc.AuditRequest{User: "ann", Object: "web"}, caller: "ann"}, "web"},
+		{auditFilter{AuditRequest: &borgrpc.AuditRequest{Object: "ann/web"}, caller: "root", all: true}, "ann/web"},
+	} {
+		if got := tt.f.text(); got != tt.want {
+			t.Errorf("%+v has the text %q, want %q", tt.f, got, tt.want)
+		}
+		for _, r := range records {
+			if tt.f.match(r) && !strings.Contains(r.Who+" "+r.Object, tt.want) {
+				t.Errorf("%+v picks %v, which has not the text %q", tt.f, r, tt.want)
+			}
 		}
 	}
 }

@@ -20,6 +20,8 @@ const (
 	// It looks at all objects, all that is held in memory, or files of a journal: a walk, which
 	// has a turn for a few milliseconds at a time.
 	walks
+	// It follows what changes, from a page of it on.
+	follows
 	// It goes on to other programs, and does little itself. Their answers are bounded, and so
 	// are the streams of a user.
 	goesOn
@@ -39,6 +41,9 @@ func (k callKind) cost() int64 {
 	return admission.ListCost
 }
 
+// opens reports whether it takes one of the beginnings of streams and reads of much that a user has.
+func (k callKind) opens() bool { return k == walks || k == follows }
+
 // calls are all calls of a master.
 var calls = map[string]callKind{
 	"/borgrpc.AuditService/Audit": walks,
@@ -55,7 +60,7 @@ var calls = map[string]callKind{
 
 	"/borgrpc.FileService/ReadFile":   looksAtOne,
 	"/borgrpc.FileService/ListFiles":  looksAtPage,
-	"/borgrpc.FileService/WatchFiles": looksAtPage,
+	"/borgrpc.FileService/WatchFiles": follows,
 	"/borgrpc.NameService/Resolve":    looksAtPage,
 
 	"/borgrpc.HistoryService/History":   walks,

@@ -44,9 +44,13 @@ func TestCallsAreComplete(t *testing.T) {
 // TestReadsOfAllObjectsCost: a call that looks at all machines or jobs costs its user as much as
 // a list, and so has a turn.
 func TestReadsOfAllObjectsCost(t *testing.T) {
-	for _, method := range []string{"RestoreService/GetRestore", "MasterService/GetLabelPolicy", "MasterService/ListMachines", "MasterService/Examine"} {
-		if got := calls["/borgrpc."+method].cost(); got != admission.ListCost {
-			t.Errorf("%s costs %d, want %d", method, got, admission.ListCost)
+	for method, opens := range map[string]bool{
+		"RestoreService/GetRestore": false, "MasterService/ListMachines": false, "MasterService/Examine": false, "MasterService/GetLabelPolicy": true,
+		"MasterService/Events": true, "HistoryService/History": true, "AuditService/Audit": true, "WatchService/Watch": true, "FileService/WatchFiles": true,
+	} {
+		kind := calls["/borgrpc."+method]
+		if got := kind.cost(); got != admission.ListCost || kind.opens() != opens {
+			t.Errorf("%s costs %d and opens something: %v, want %d and %v", method, got, kind.opens(), admission.ListCost, opens)
 		}
 	}
 }

@@ -235,11 +235,26 @@ func (r *eventRing) read(from uint64, most int, owner string) (events []cell.Eve
 	return events, next, true
 }
 
-// readHeld is read of what is still held before end.
-func (r *eventRing) readHeld(from, end uint64, most int) (events []cell.Event, next uint64) {
+// look puts into room the entries that have events in [from, end) which are still held, until they have so many
+// events, and returns the number to go on from. It copies no events: the ring never changes a slice of them, and drops some by
+// taking another slice. So it holds up the log for microseconds.
+func (r *eventRing) look(room []entryEvents, from, end uint64, most int) (held []entryEvents, next uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.from(from, min(end, r.next), most)
+	held = room[:0]
+	end = min(end, r.next)
+	at := sort.Search(len(r.entries), func(i int) bool { return r.entries[i].end > from })
+	for ; at < len(r.entries) && r.entries[at].first < end; at++ {
+		e := r.entries[at]
+		if most <= 0 {
+			return held, e.first
+		}
+		if len(e.events) > 0 {
+			held = append(held, *e)
+		}
+		most -= max(len(e.events), 1)
+	}
+	return held, max(from, end)
 }
 
 // from returns events in [from, end). The caller holds mu.

@@ -42,6 +42,13 @@ func (f eventFilter) match(e *cell.Event) bool {
 		// Its name may look like that of a task.
 		return false
 	}
+	switch e.ObjectKind {
+	case borgpb.ObjectKind_OBJECT_KIND_JOB, borgpb.ObjectKind_OBJECT_KIND_TASK, borgpb.ObjectKind_OBJECT_KIND_ALLOC_SET, borgpb.ObjectKind_OBJECT_KIND_ALLOC:
+		// Most events are of others; their names need not be made.
+		if e.Key.User != f.owner() {
+			return false
+		}
+	}
 	object := e.Object()
 	return object == f.job || strings.HasPrefix(object, f.job+"/")
 }
@@ -135,17 +142,44 @@ func (r *eventRing) sendHeld(step func() error, send func(*borgrpc.EventsRespons
 // pages calls f with the events in [from, end) that match and are still held, in pieces,
 // until it or step, which is called before each piece, returns an error.
 func (r *eventRing) pages(step func() error, from, end uint64, filter eventFilter, f func([]*borgpb.Event) error) error {
+	var held []entryEvents
+	var picked []*borgpb.Event
 	for from < end {
 		if err := step(); err != nil {
 			return err
 		}
-		events, next := r.readHeld(from, end, eventsPerMessage)
-		if err := f(pick(events, filter)); err != nil {
-			return err
+		var next uint64
+		held, next = r.look(held, from, end, eventsPerMessage)
+		for _, e := range held {
+			for i := range e.events {
+				if seq := e.seq(i); seq >= from && seq < end && filter.match(&e.events[i]) {
+					picked = append(picked, e.events[i].Proto())
+				}
+				if len(picked) == eventsPerMessage {
+					if err := f(filter.shown(picked)); err != nil {
+						return err
+					}
+					picked = nil
+				}
+			}
 		}
-		from = next
+		if len(picked) > 0 {
+			if err := f(filter.shown(picked)); err != nil {
+				return err
+			}
+			picked = nil
+		}
+		from = max(next, from+1)
 	}
 	return nil
+}
+
+// shown are those of some events that the caller may see.
+func (f eventFilter) shown(picked []*borgpb.Event) []*borgpb.Event {
+	if f.seen == nil || len(picked) == 0 {
+		return picked
+	}
+	return f.seen(picked)
 }
 
 func pick(events []cell.Event, filter eventFilter) []*borgpb.Event {
@@ -155,8 +189,5 @@ func pick(events []cell.Event, filter eventFilter) []*borgpb.Event {
 			picked = append(picked, events[i].Proto())
 		}
 	}
-	if filter.seen == nil {
-		return picked
-	}
-	return filter.seen(picked)
+	return filter.shown(picked)
 }

@@ -3,6 +3,7 @@ package borgmaster
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"borg/borgmaster/cell"
@@ -151,15 +152,20 @@ func TestFloodOfEventsDropsItsOwn(t *testing.T) {
 	}
 	seen, last := map[string]int{}, uint64(0)
 	for from < end {
-		var events []cell.Event
-		events, from = r.readHeld(from, end, 700)
-		for _, e := range events {
-			if e.Index < last {
-				t.Fatalf("index %d comes after %d", e.Index, last)
+		held, next := r.look(nil, from, end, 700)
+		for _, h := range held {
+			for i, e := range h.events {
+				if seq := h.seq(i); seq < from || seq >= end {
+					continue
+				}
+				if e.Index < last {
+					t.Fatalf("index %d comes after %d", e.Index, last)
+				}
+				last = e.Index
+				seen[ownerOf(&e)]++
 			}
-			last = e.Index
-			seen[ownerOf(&e)]++
 		}
+		from = next
 	}
 	if seen["bob"] != bob || seen[""] != machines || seen["mallory"]+bob+machines != r.held || r.held < maxEvents-eventSlack {
 		t.Errorf("held are %v, want %d of bob, %d of machines, and %d in all", seen, bob, machines, r.held)
@@ -216,6 +222,34 @@ func TestAskedOfAJob(t *testing.T) {
 		}
 		if got := (historyFilter{&borgrpc.HistoryRequest{Task: "ann/web/3"}, "root", true}).asked(r, true); got != tt.task {
 			t.Errorf("%s %q among what was asked about task ann/web/3: %v", tt.verb, tt.object, got)
+		}
+	}
+}
+
+// TestTextOfAHistory: what a filter picks has its text in it, and so have records that name the job of a task.
+func TestTextOfAHistory(t *testing.T) {
+	for _, tt := range []struct {
+		req  *borgrpc.HistoryRequest
+		want string
+	}{
+		{&borgrpc.HistoryRequest{}, ""},
+		{&borgrpc.HistoryRequest{Job: "ann/web"}, "ann/web"},
+		{&borgrpc.HistoryRequest{Job: "ann", User: "ann"}, "ann"},
+		{&borgrpc.HistoryRequest{Task: "ann/web/3", Machine: "m1"}, "ann/web"},
+		{&borgrpc.HistoryRequest{User: "ann", Machine: "m1"}, "ann"},
+		{&borgrpc.HistoryRequest{Machine: "m1"}, "m1"},
+		{&borgrpc.HistoryRequest{Job: "ann/web", Facts: true}, ""},
+	} {
+		f := historyFilter{tt.req, "ann", true}
+		if got := f.text(); got != tt.want {
+			t.Errorf("%v has the text %q, want %q", tt.req, got, tt.want)
+		}
+		e := &borgpb.JournalEntry{
+			Events: []*borgpb.Event{{Object: "ann/web/3", ObjectKind: borgpb.ObjectKind_OBJECT_KIND_TASK, User: "ann", Machine: "m1"}},
+			Asked:  []*borgpb.AuditRecord{{Object: "ann/web", Role: borgpb.Role_ROLE_USER, Who: "ann", Verb: "submit"}},
+		}
+		if f.entry(e) != nil && !strings.Contains(e.String(), tt.want) {
+			t.Errorf("%v picks what has not the text %q", tt.req, tt.want)
 		}
 	}
 }

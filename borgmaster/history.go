@@ -104,7 +104,7 @@ func (t *teller) gaps(ctx context.Context) (holes, error) {
 	damaged := ""
 	w := t.m.walks(ctx)
 	defer w.rest()
-	err := t.m.cfg.Journal.Read(t.sinceNs, t.filter.GetUntilWallNs(), w.step, func(b *borgpb.JournalBlock) error {
+	err := t.m.cfg.Journal.Read(t.sinceNs, t.filter.GetUntilWallNs(), journal.Pick{Gaps: true}, w.step, func(b *borgpb.JournalBlock) error {
 		for _, g := range b.Gaps {
 			if g.To == 0 {
 				damaged = g.Why
@@ -147,7 +147,7 @@ func (t *teller) own(ctx context.Context, f func(*borgrpc.HistoryResponse) error
 	}
 	w := t.m.walks(ctx)
 	defer w.rest()
-	return t.m.cfg.Journal.Read(t.sinceNs, req.GetUntilWallNs(), w.step, func(b *borgpb.JournalBlock) error {
+	return t.m.cfg.Journal.Read(t.sinceNs, req.GetUntilWallNs(), journal.Pick{Text: t.filter.text()}, w.step, func(b *borgpb.JournalBlock) error {
 		resp := new(borgrpc.HistoryResponse)
 		for _, e := range b.Entries {
 			if e := t.filter.entry(e); e != nil {

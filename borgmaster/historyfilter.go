@@ -1,6 +1,7 @@
 package borgmaster
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -24,6 +25,20 @@ func (f historyFilter) inTime(wallNs int64) bool {
 
 func (f historyFilter) inParts(index uint64) bool {
 	return !f.GetLocal() || slices.ContainsFunc(f.GetParts(), func(p *borgpb.AuditHole) bool { return p.From <= index && index <= p.To })
+}
+
+// text is in every entry and row that the filter picks; empty: nothing is in all of them. Objects and
+// records of a job begin with its name, and a record may name the job of a task.
+func (f historyFilter) text() string {
+	if f.GetFacts() {
+		return ""
+	}
+	for _, object := range []string{f.GetTask(), f.GetJob()} {
+		if parts := strings.SplitN(object, "/", 3); len(parts) > 1 {
+			return parts[0] + "/" + parts[1]
+		}
+	}
+	return cmp.Or(f.GetUser(), f.GetMachine())
 }
 
 // entry is what of an entry is to be told; nil: nothing.

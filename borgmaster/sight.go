@@ -117,6 +117,14 @@ func (m *Master) stillSees(ctx context.Context, key cell.JobKey) error {
 	return nil
 }
 
+// view names what the reader of a page may see of it.
+func (m *Master) view(ctx context.Context) string {
+	if !m.private.Load() {
+		return ""
+	}
+	return "as " + door.Caller(ctx).String()
+}
+
 // hidden are those of some jobs that the reader of a page may not see.
 func (m *Master) hidden(ctx context.Context, jobs []waitingJob) map[cell.JobKey]bool {
 	if !m.private.Load() {

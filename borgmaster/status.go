@@ -79,6 +79,7 @@ func (m *Master) electedSince() time.Time {
 func (m *Master) Pages() http.Handler {
 	site := &pages.Site{
 		Status:  func(ctx context.Context) (*pages.Page, error) { return m.statusPage(ctx), nil },
+		View:    m.view,
 		Metrics: pages.NewRegistry(m.collectors()...),
 		Others:  map[string]http.Handler{},
 	}

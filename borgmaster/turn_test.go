@@ -116,3 +116,40 @@ func TestSlowReadsGiveWay(t *testing.T) {
 		t.Errorf("one who waited for a place: %v", err)
 	}
 }
+
+// TestWalksRestTogether: while the log goes on, walks of all users owe it four times what they have worked, and a while
+// after its last entry nothing.
+func TestWalksRestTogether(t *testing.T) {
+	now, applied := int64(1e9), uint64(10)
+	a := newAdmitter(admission.Config{Replica: 2}, func() int64 { return now })
+	defer a.close()
+	a.places = 2
+	work := func(user string, ns int64) {
+		now += ns
+		a.walked(user, now-ns, applied)
+	}
+	owed := func() int64 { return max(a.way.againNs-now, 0) }
+	work("alice", 1e6)
+	work("bob", 1e6)
+	if got, want := owed(), int64(giveWayPart*(1e6+1e6)/2-1e6); got != want {
+		t.Errorf("after 2 ms of work with 2 turns at a time walks rest for %d ns, want %d", got, want)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := a.giveWay(ctx); err == nil {
+		t.Error("a walk whose caller has gone does not end while it rests")
+	}
+	now += logBusyNs
+	work("alice", 1e6)
+	if got := owed(); got != 0 {
+		t.Errorf("in a log that stands still walks rest for %d ns, want 0", got)
+	}
+	if err := a.giveWay(t.Context()); err != nil {
+		t.Error(err)
+	}
+	applied++
+	work("alice", 1e6)
+	if got, want := owed(), int64(giveWayPart*1e6/2); got != want {
+		t.Errorf("when the log goes on again walks rest for %d ns, want %d", got, want)
+	}
+}

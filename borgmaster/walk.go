@@ -14,7 +14,11 @@ import (
 
 const (
 	// A walk has the turn for so long at a time.
-	walkSliceNs = 5e6
+	walkSliceNs = 1e6
+	// While the log goes on, walks together rest giveWayPart times as long as they work: what others
+	// change needs a processor of each replica several times. It goes on if an entry was applied within the last logBusyNs.
+	giveWayPart = 4
+	logBusyNs   = 200e6
 	// Reads of one kind that a replica has begun, each of which holds a message or more, and
 	// files that it reads; and those of one user and the user's tasks. Others wait.
 	maxLongReads       = 4
@@ -46,10 +50,7 @@ func newLine(replica uint64, places, share int) *line {
 // turn waits until a read that looks at much may do so. One that is patient waits as long as
 // its caller does.
 func (a *admitter) turn(ctx context.Context, user string, patient bool) (leave func(), err error) {
-	if err := a.restReads(ctx, user, patient); err != nil {
-		return nil, err
-	}
-	out, err := a.enter(ctx, a.turns, user, patient)
+	out, err := a.readPlace(ctx, user, patient)
 	if err != nil {
 		return nil, err
 	}
@@ -63,6 +64,60 @@ func (a *admitter) turn(ctx context.Context, user string, patient bool) (leave f
 	}, nil
 }
 
+// readPlace is turn for a read that counts by itself how long it has worked.
+func (a *admitter) readPlace(ctx context.Context, user string, patient bool) (leave func(), err error) {
+	if err := a.restReads(ctx, user, patient); err != nil {
+		return nil, err
+	}
+	return a.enter(ctx, a.turns, user, patient)
+}
+
+// way is what walks owe to the log for the time that they have worked.
+type way struct {
+	// Index that was applied when it was last looked at, and when it was seen to move.
+	applied uint64
+	movedNs int64
+	// No walk works before.
+	againNs int64
+}
+
+// walked counts the work of a walk, after which so much of the log was applied.
+func (a *admitter) walked(user string, sinceNs int64, applied uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.nowNs()
+	a.core.HasRead(now, user, now-sinceNs)
+	if applied != a.way.applied {
+		a.way.applied, a.way.movedNs = applied, now
+	}
+	if now-a.way.movedNs < logBusyNs {
+		a.way.againNs = max(a.way.againNs, now) + giveWayPart*(now-sinceNs)/int64(a.places)
+	}
+}
+
+// giveWay waits until walks have rested enough. A walk that calls it has a turn, so that no other one works meanwhile.
+func (a *admitter) giveWay(ctx context.Context) error {
+	a.mu.Lock()
+	wait := a.way.againNs - a.nowNs()
+	a.mu.Unlock()
+	return sleep(ctx, wait)
+}
+
+// sleep waits for so long, or until ctx ends.
+func sleep(ctx context.Context, ns int64) error {
+	if ns <= 0 {
+		return nil
+	}
+	over := time.NewTimer(time.Duration(ns))
+	defer over.Stop()
+	select {
+	case <-over.C:
+		return nil
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+}
+
 // restReads waits until a user's budget of reading has something left.
 func (a *admitter) restReads(ctx context.Context, user string, patient bool) error {
 	a.mu.Lock()
@@ -72,20 +127,10 @@ func (a *admitter) restReads(ctx context.Context, user string, patient bool) err
 		r = a.core.ReadsTooMuch(user, wait)
 	}
 	a.mu.Unlock()
-	switch {
-	case r != nil:
+	if r != nil {
 		return tooMuch(r)
-	case wait == 0:
-		return nil
 	}
-	over := time.NewTimer(time.Duration(wait))
-	defer over.Stop()
-	select {
-	case <-over.C:
-		return nil
-	case <-ctx.Done():
-		return status.FromContextError(ctx.Err()).Err()
-	}
+	return sleep(ctx, wait)
 }
 
 // enter waits for a place in a line.
@@ -236,8 +281,12 @@ func (w *walk) step() error {
 		return nil
 	}
 	w.rest()
-	leave, err := w.m.admit.turn(w.ctx, w.user, true)
+	leave, err := w.m.admit.readPlace(w.ctx, w.user, true)
 	if err != nil {
+		return err
+	}
+	if err := w.m.admit.giveWay(w.ctx); err != nil {
+		leave()
 		return err
 	}
 	w.leave, w.sinceNs = leave, w.m.admit.nowNs()
@@ -247,6 +296,7 @@ func (w *walk) step() error {
 // rest gives the turn back, until the next step.
 func (w *walk) rest() {
 	if w.leave != nil {
+		w.m.admit.walked(w.user, w.sinceNs, w.m.cfg.Log.State().Applied)
 		w.leave()
 		w.leave = nil
 	}

@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -27,7 +29,7 @@ func full(evil string) *Page {
 	}
 }
 
-func answer(s *Site, target string) *httptest.ResponseRecorder {
+func ask(s *Site, target string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	s.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, target, nil))
 	return w
@@ -40,13 +42,13 @@ func siteOf(p *Page) *Site {
 // TestEverythingIsEscaped puts markup, attributes and links of others in every place.
 func TestEverythingIsEscaped(t *testing.T) {
 	for _, evil := range []string{`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `javascript:alert(1)`, `' onmouseover='alert(1)`} {
-		body := answer(siteOf(full(evil)), "/").Body.String()
+		body := ask(siteOf(full(evil)), "/").Body.String()
 		for _, bad := range []string{"<script", "<img", `href="javascript:`, " onmouseover='", `"><img`} {
 			if strings.Contains(body, bad) {
 				t.Errorf("a page of %q holds %s:\n%s", evil, bad, body)
 			}
 		}
-		data := answer(siteOf(full(evil)), "/?format=json")
+		data := ask(siteOf(full(evil)), "/?format=json")
 		if !json.Valid(data.Body.Bytes()) || data.Header().Get("Content-Type") != "application/json" || strings.Contains(data.Body.String(), "<script") {
 			t.Errorf("as JSON: %s", data.Body)
 		}
@@ -113,34 +115,121 @@ func TestVerdictIsTheWorst(t *testing.T) {
 	}
 }
 
-// TestPagesMadeAtOnceAreBounded: more are told to come again, and one that cannot be
-// made says why.
-func TestPagesMadeAtOnceAreBounded(t *testing.T) {
-	begun, end := make(chan bool), make(chan bool)
-	s := &Site{Metrics: NewRegistry(), Status: func(context.Context) (*Page, error) {
-		begun <- true
-		<-end
-		return nil, errors.New("it has no time")
-	}}
-	h := s.Handler()
-	var asking sync.WaitGroup
-	for range maxMaking {
-		asking.Go(func() {
-			w := httptest.NewRecorder()
-			h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
-			if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "it has no time") {
-				t.Errorf("a page that cannot be made: %d %s", w.Code, w.Body)
+// viewKey carries the view of a reader in tests.
+type viewKey struct{}
+
+// sharedSite counts how often its page is made.
+type sharedSite struct {
+	h    http.Handler
+	made int
+}
+
+func newSharedSite() *sharedSite {
+	s := &sharedSite{}
+	s.h = (&Site{
+		Metrics: NewRegistry(NewFigures("p", []Figure{{Name: "made", Help: "x"}}, func(r *Reading) { s.made++; r.Set("made", float64(s.made)) })),
+		View:    func(ctx context.Context) string { v, _ := ctx.Value(viewKey{}).(string); return v },
+		Status: func(ctx context.Context) (*Page, error) {
+			s.made++
+			time.Sleep(time.Millisecond)
+			return &Page{Title: fmt.Sprint("for ", ctx.Value(viewKey{}), " ", s.made)}, nil
+		},
+	}).Handler()
+	return s
+}
+
+func (s *sharedSite) get(view, target string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	r := httptest.NewRequest(http.MethodGet, target, nil)
+	s.h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), viewKey{}, view)))
+	return w
+}
+
+// TestAnswersAreShared: whoever asks within a second is sent the same bytes, whatever the parameters, and nobody those
+// of another view.
+func TestAnswersAreShared(t *testing.T) {
+	for _, targets := range [][]string{{"/", "/?refresh=7", "/?refresh=8", "/?x=1"}, {"/?format=json"}, {"/metrics", "/metrics?x=1"}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSharedSite()
+			first := s.get("all", targets[0]).Body.String()
+			for range 300 {
+				for _, target := range targets {
+					if w := s.get("all", target); w.Code != http.StatusOK || w.Body.String() != first {
+						t.Fatalf("%s is %d and was made anew", target, w.Code)
+					}
+				}
+			}
+			if s.made != 1 {
+				t.Errorf("%v was made %d times within a second, want 1", targets, s.made)
+			}
+			time.Sleep(renderEvery + 50*time.Millisecond)
+			if again := s.get("all", targets[0]).Body.String(); again == first || s.made != 2 {
+				t.Errorf("%v a second later was made %d times in all, want 2", targets, s.made)
 			}
 		})
-		<-begun
 	}
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
-	if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
-		t.Errorf("beside %d others: %d %s", maxMaking, w.Code, w.Body)
+	synctest.Test(t, func(t *testing.T) {
+		s := newSharedSite()
+		for _, view := range []string{"alice", "bob", "alice", "bob"} {
+			if body := s.get(view, "/").Body.String(); !strings.Contains(body, "for "+view) {
+				t.Errorf("%s is sent %.400s", view, body)
+			}
+		}
+		if s.made != 2 {
+			t.Errorf("two views were made %d times, want 2", s.made)
+		}
+	})
+}
+
+// TestRenderingIsBounded: many views that nobody has asked for within the second are refused, and pages under way
+// that many wait for are made once.
+func TestRenderingIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSharedSite()
+		refused := 0
+		for i := range 2 * maxRenders {
+			if w := s.get(fmt.Sprint(i), "/"); w.Code == http.StatusTooManyRequests && w.Header().Get("Retry-After") != "" {
+				refused++
+			} else if w.Code != http.StatusOK {
+				t.Fatalf("view %d: %d %s", i, w.Code, w.Body)
+			}
+		}
+		if s.made > maxRenders+rendersPerSecond || refused == 0 {
+			t.Errorf("%d pages were made at once and %d refused, want at most %d made", s.made, refused, maxRenders+rendersPerSecond)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		s := newSharedSite()
+		var asking sync.WaitGroup
+		for range 100 {
+			asking.Go(func() { s.get("all", "/") })
+		}
+		asking.Wait()
+		if s.made != 1 {
+			t.Errorf("a page that 100 readers wait for was made %d times", s.made)
+		}
+	})
+}
+
+// TestFailedPageIsTold: a page that cannot be made says why, and one whose making panics keeps nobody waiting.
+func TestFailedPageIsTold(t *testing.T) {
+	fails := siteOf(nil)
+	fails.Status = func(context.Context) (*Page, error) { return nil, errors.New("it has no time") }
+	if w := ask(fails, "/"); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "it has no time") {
+		t.Errorf("a page that cannot be made: %d %s", w.Code, w.Body)
 	}
-	close(end)
-	asking.Wait()
+	fails.Status = func(context.Context) (*Page, error) { panic("a mistake of ours") }
+	h := fails.Handler()
+	get := func() *httptest.ResponseRecorder {
+		defer func() { _ = recover() }()
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		return w
+	}
+	get()
+	if w := get(); w == nil || w.Code != http.StatusInternalServerError {
+		t.Errorf("after a panic the next reader is answered %v", w)
+	}
 }
 
 // TestDistribution reads a histogram by the ends of its buckets.

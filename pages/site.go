@@ -13,16 +13,13 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/common/expfmt"
 )
 
-const (
-	// Pages that are made at one time, and scrapes. More are told to come again.
-	maxMaking  = 8
-	maxScrapes = 4
-	// Seconds between two loads of a page that loads itself again.
-	minRefresh, maxRefresh = 2, 3600
-)
+// Seconds between two loads of a page that loads itself again.
+const minRefresh, maxRefresh = 2, 3600
+
+const plainText = "text/plain; charset=utf-8"
 
 //go:embed style.css
 var style []byte
@@ -36,17 +33,20 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{"ba
 type Site struct {
 	// Status makes the program's page.
 	Status func(ctx context.Context) (*Page, error)
+	// View names what a reader may see on the status page: readers of one view are sent the same
+	// bytes. Nil: everybody sees the same.
+	View func(ctx context.Context) string
 	// Metrics are served at /metrics.
 	Metrics prometheus.Gatherer
 	// Others are served below their paths, which begin with / and end without one.
 	Others map[string]http.Handler
 
-	making chan struct{}
+	shared *shared
 }
 
 // Handler serves the site.
 func (s *Site) Handler() http.Handler {
-	s.making = make(chan struct{}, maxMaking)
+	s.shared = newShared()
 	mux := http.NewServeMux()
 	mux.HandleFunc("/{$}", s.status)
 	mux.HandleFunc("/style.css", func(w http.ResponseWriter, _ *http.Request) {
@@ -55,10 +55,10 @@ func (s *Site) Handler() http.Handler {
 		_, _ = w.Write(style)
 	})
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Header().Set("Content-Type", plainText)
 		_, _ = w.Write([]byte("ok\n"))
 	})
-	mux.Handle("/metrics", promhttp.HandlerFor(s.Metrics, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes, Timeout: 10 * time.Second}))
+	mux.HandleFunc("/metrics", s.metrics)
 	for path, h := range s.Others {
 		mux.Handle(path+"/", http.StripPrefix(path, h))
 	}
@@ -68,44 +68,84 @@ func (s *Site) Handler() http.Handler {
 	return mux
 }
 
+// status answers with the page. All readers of one view share it; ?refresh is a header, so that it
+// makes no page of its own.
 func (s *Site) status(w http.ResponseWriter, r *http.Request) {
-	select {
-	case s.making <- struct{}{}:
-		defer func() { <-s.making }()
-	default:
-		w.Header().Set("Retry-After", "1")
-		http.Error(w, fmt.Sprintf("%d pages are being made already; try again in a second", maxMaking), http.StatusServiceUnavailable)
-		return
+	view, format := "", "html"
+	if s.View != nil {
+		view = s.View(r.Context())
 	}
-	page, err := s.Status(r.Context())
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		return
-	}
-	if page.Made.IsZero() {
-		page.Made = time.Now()
-	}
-	// Whole before its first byte goes out: nobody gets half a page.
-	var b bytes.Buffer
+	render := s.html
 	if wantsJSON(r) {
-		w.Header().Set("Content-Type", "application/json")
-		e := json.NewEncoder(&b)
-		e.SetIndent("", "  ")
-		err = e.Encode(page)
-	} else {
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		err = pageTemplate.Execute(&b, struct {
-			*Page
-			Groups  [][]Section
-			Refresh int
-			When    string
-		}{page, page.groups(), refresh(r), page.Made.UTC().Format("2006-01-02 15:04:05 UTC")})
+		format, render = "json", s.json
 	}
+	if n := refresh(r); n > 0 {
+		w.Header().Set("Refresh", strconv.Itoa(n))
+	}
+	s.send(w, r, format+" "+view, func(ctx context.Context) (int, string, []byte) {
+		page, err := s.Status(ctx)
+		if err != nil {
+			return http.StatusServiceUnavailable, plainText, []byte(err.Error() + "\n")
+		}
+		if page.Made.IsZero() {
+			page.Made = time.Now()
+		}
+		kind, body, err := render(page)
+		if err != nil {
+			return http.StatusInternalServerError, plainText, []byte("make the page: " + err.Error() + "\n")
+		}
+		return http.StatusOK, kind, body
+	})
+}
+
+// send answers with what render makes, or has made a moment ago for somebody else.
+func (s *Site) send(w http.ResponseWriter, r *http.Request, key string, render func(context.Context) (int, string, []byte)) {
+	a, err := s.shared.get(r.Context(), key, render)
 	if err != nil {
-		http.Error(w, "make the page: "+err.Error(), http.StatusInternalServerError)
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, err.Error(), http.StatusTooManyRequests)
 		return
 	}
-	_, _ = w.Write(b.Bytes())
+	w.Header().Set("Content-Type", a.kind)
+	w.WriteHeader(a.code)
+	_, _ = w.Write(a.body)
+}
+
+func (s *Site) json(page *Page) (kind string, body []byte, err error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetIndent("", "  ")
+	err = e.Encode(page)
+	return "application/json", b.Bytes(), err
+}
+
+func (s *Site) html(page *Page) (kind string, body []byte, err error) {
+	var b bytes.Buffer
+	err = pageTemplate.Execute(&b, struct {
+		*Page
+		Groups [][]Section
+		When   string
+	}{page, page.groups(), page.Made.UTC().Format("2006-01-02 15:04:05 UTC")})
+	return "text/html; charset=utf-8", b.Bytes(), err
+}
+
+// metrics answers a scrape, in the text format and not compressed: one answer for all.
+func (s *Site) metrics(w http.ResponseWriter, r *http.Request) {
+	s.send(w, r, "metrics", func(context.Context) (int, string, []byte) {
+		all, err := s.Metrics.Gather()
+		if err != nil {
+			return http.StatusInternalServerError, plainText, []byte("gather the metrics: " + err.Error() + "\n")
+		}
+		var b bytes.Buffer
+		format := expfmt.NewFormat(expfmt.TypeTextPlain)
+		e := expfmt.NewEncoder(&b, format)
+		for _, one := range all {
+			if err := e.Encode(one); err != nil {
+				return http.StatusInternalServerError, plainText, []byte("write the metrics: " + err.Error() + "\n")
+			}
+		}
+		return http.StatusOK, string(format), b.Bytes()
+	})
 }
 
 // wantsJSON goes by ?format=json, or by what the asker accepts when that is JSON and

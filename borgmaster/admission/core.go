@@ -123,6 +123,8 @@ type user[W any] struct {
 	work budget
 	// Time in turns of reads.
 	readTime budget
+	// Streams and reads of much that have begun.
+	opens budget
 	// Bytes of changes.
 	logBytes budget
 	// When large changes are worth another try, as the user was told, and how often that was.
@@ -258,7 +260,7 @@ func (c *Core[W]) sweep(now int64) {
 }
 
 func (u *user[W]) idle(now int64) bool {
-	return len(u.queue) == 0 && u.placed == 0 && u.underWay == 0 && !u.turns && int64(u.writes) <= now && int64(u.reads) <= now && int64(max(u.work, u.readTime, u.logBytes)) <= now && u.closedNs <= now
+	return len(u.queue) == 0 && u.placed == 0 && u.underWay == 0 && !u.turns && int64(u.writes) <= now && int64(u.reads) <= now && int64(max(u.work, u.readTime, u.logBytes, u.opens)) <= now && u.closedNs <= now
 }
 
 // Read takes a read of that cost from a user's bucket.

@@ -1,12 +1,16 @@
 package admission
 
-// MaxReadNs is a user's budget of time in turns of reads at a replica, for each turn that there
-// is at a time. Half of the time that passes comes back, so a user who reads without end has
-// half of what all readers have, though nobody else reads.
-const MaxReadNs = 10e9
+const (
+	// MaxReadNs is a user's budget of time in turns of reads at a replica, for each turn that there
+	// is at a time.
+	MaxReadNs = 2e9
+	// readTimePart is the part of the time that passes which comes back: a fifth. So a user who reads
+	// without end has a fifth of what all readers have, though nobody else reads.
+	readTimePart = 5
+)
 
 // readNs is how long so much of the budget takes to come back.
-func (c *Core[W]) readNs(ns int64) int64 { return 2 * ns / c.cfg.ReadPlaces }
+func (c *Core[W]) readNs(ns int64) int64 { return readTimePart * ns / c.cfg.ReadPlaces }
 
 // ReadsIn returns how long a user waits before the next turn: the budget is used up until then.
 func (c *Core[W]) ReadsIn(now int64, name string) (waitNs int64) {
@@ -14,7 +18,7 @@ func (c *Core[W]) ReadsIn(now int64, name string) (waitNs int64) {
 	if u == nil {
 		return 0
 	}
-	return max(int64(u.readTime)-now-2*MaxReadNs, 0)
+	return max(int64(u.readTime)-now-readTimePart*MaxReadNs, 0)
 }
 
 // HasRead takes the time of a turn from its user's budget.

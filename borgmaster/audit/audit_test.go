@@ -1,10 +1,12 @@
 package audit
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -57,7 +59,7 @@ var done = []*borgpb.Result{{}, {Version: 1}}
 func tell(t *testing.T, l *Log) string {
 	t.Helper()
 	var words []string
-	err := l.Each(func(r *borgpb.AuditRecord) error {
+	err := l.Each(Pick{}, func(r *borgpb.AuditRecord) error {
 		if h := r.Hole; h != nil {
 			words = append(words, fmt.Sprintf("hole:%d-%d", h.From, h.To))
 		} else {
@@ -257,7 +259,7 @@ func TestRefusalsAreCounted(t *testing.T) {
 	trail = trailAt(t, dir, now)
 	var first, later *borgpb.AuditRecord
 	records, counted := map[string]int{}, map[string]uint64{}
-	if err := trail.Local.Each(func(r *borgpb.AuditRecord) error {
+	if err := trail.Local.Each(Pick{}, func(r *borgpb.AuditRecord) error {
 		if first == nil {
 			first = r
 		}
@@ -275,7 +277,7 @@ func TestRefusalsAreCounted(t *testing.T) {
 		t.Errorf("%d records count %d refusals of mallory, want %d", records["mallory"], counted["mallory"], want)
 	}
 	told := map[string]int{}
-	if err := trail.Local.EachNewest(10, func() error { return nil }, func(r *borgpb.AuditRecord) bool { return r.Who != "nobody" }, func(r *borgpb.AuditRecord) error {
+	if err := trail.Local.EachNewest(10, Pick{}, func(r *borgpb.AuditRecord) bool { return r.Who != "nobody" }, func(r *borgpb.AuditRecord) error {
 		told[r.Who]++
 		later = r
 		return nil
@@ -317,7 +319,7 @@ func TestFormat(t *testing.T) {
 		t.Errorf("the stored journal is %q up to %d, want %q up to 9", got, trail.Log.through, want)
 	}
 	n := 0
-	if err := trail.Local.Each(func(r *borgpb.AuditRecord) error {
+	if err := trail.Local.Each(Pick{}, func(r *borgpb.AuditRecord) error {
 		n++
 		if r.Who != "bob" || r.Verb != "SaveCheckpoint" || r.Replica != 3 {
 			t.Errorf("the stored refusal is %v", r)
@@ -325,5 +327,46 @@ func TestFormat(t *testing.T) {
 		return nil
 	}); err != nil || n != 1 {
 		t.Errorf("%d stored refusals, %v, want one", n, err)
+	}
+}
+
+// TestPickLeavesOut: a reader that wants a text is given what has it, what was refused, and holes, and is asked before each
+// batch whether to go on.
+func TestPickLeavesOut(t *testing.T) {
+	trail := trailAt(t, t.TempDir(), aDay())
+	defer trail.Close()
+	for i, job := range []string{"ann/web", "ann/db", "ann/web", "ann/log"} {
+		_, name, _ := strings.Cut(job, "/")
+		trail.Log.Applied(uint64(2+i), entryOf(t, name), done)
+	}
+	for _, tt := range []struct {
+		text string
+		want []string
+	}{{"", []string{"web", "db", "web", "log"}}, {"web", []string{"web", "web"}}, {"bob", nil}} {
+		var got []string
+		steps := 0
+		err := trail.Log.Each(Pick{Text: tt.text, Step: func() error { steps++; return nil }}, func(r *borgpb.AuditRecord) error {
+			if r.Hole == nil {
+				got = append(got, strings.TrimPrefix(r.Object, "ann/"))
+			}
+			return nil
+		})
+		if err != nil || !slices.Equal(got, tt.want) || steps < 4 {
+			t.Errorf("with the text %q %q are told after %d steps (%v), want %q", tt.text, got, steps, err, tt.want)
+		}
+	}
+	over := errors.New("it is over")
+	if err := trail.Log.Each(Pick{Step: func() error { return over }}, func(*borgpb.AuditRecord) error { return nil }); !errors.Is(err, over) {
+		t.Errorf("a reader that may not go on is told %v", err)
+	}
+	for _, record := range []*borgpb.AuditRecord{{Refusal: &borgpb.Refusal{}}, {Hole: &borgpb.AuditHole{}}, {Drop: &borgpb.AuditDrop{}}, nil} {
+		b := &borgpb.AuditBatch{Records: []*borgpb.AuditRecord{{Index: 3, Who: "ann"}}}
+		if record != nil {
+			b.Records = append(b.Records, record)
+		}
+		data, err := proto.Marshal(b)
+		if got := (Pick{Text: "bob"}).wants(data); err != nil || got != (record != nil) {
+			t.Errorf("a batch with %v is wanted: %v (%v)", record, got, err)
+		}
 	}
 }

@@ -60,17 +60,15 @@ func (l *Local) Note(r *borgpb.AuditRecord) {
 }
 
 // Each calls f with every record that is held, oldest first.
-func (l *Local) Each(f func(*borgpb.AuditRecord) error) error { return l.journal.eachRecord(f) }
+func (l *Local) Each(pick Pick, f func(*borgpb.AuditRecord) error) error {
+	return l.journal.eachRecord(pick, f)
+}
 
 // EachNewest calls f with at most so many records that match, oldest first. When there are
-// more, those who have the most are told their newest alone. Before it looks at a record it
-// calls step, and ends if that returns an error.
-func (l *Local) EachNewest(most int, step func() error, match func(*borgpb.AuditRecord) bool, f func(*borgpb.AuditRecord) error) error {
+// more, those who have the most are told their newest alone.
+func (l *Local) EachNewest(most int, pick Pick, match func(*borgpb.AuditRecord) bool, f func(*borgpb.AuditRecord) error) error {
 	count := map[share]int64{}
-	if err := l.Each(func(r *borgpb.AuditRecord) error {
-		if err := step(); err != nil {
-			return err
-		}
+	if err := l.Each(pick, func(r *borgpb.AuditRecord) error {
 		if match(r) {
 			count[shareOf(r)]++
 		}
@@ -79,10 +77,7 @@ func (l *Local) EachNewest(most int, step func() error, match func(*borgpb.Audit
 		return err
 	}
 	level := Level(slices.Collect(maps.Values(count)), int64(most))
-	return l.Each(func(r *borgpb.AuditRecord) error {
-		if err := step(); err != nil {
-			return err
-		}
+	return l.Each(pick, func(r *borgpb.AuditRecord) error {
 		if !match(r) {
 			return nil
 		}

@@ -245,10 +245,12 @@ func (t *Trail) Stats() (s Stats) {
 }
 
 // Each calls f with every record that is held, in the order of the log.
-func (l *Log) Each(f func(*borgpb.AuditRecord) error) error { return l.journal.eachRecord(f) }
+func (l *Log) Each(pick Pick, f func(*borgpb.AuditRecord) error) error {
+	return l.journal.eachRecord(pick, f)
+}
 
-func (j *journal) eachRecord(f func(*borgpb.AuditRecord) error) error {
-	return j.each(func(b *borgpb.AuditBatch) error {
+func (j *journal) eachRecord(pick Pick, f func(*borgpb.AuditRecord) error) error {
+	return j.each(pick, func(b *borgpb.AuditBatch) error {
 		for _, r := range b.GetRecords() {
 			if err := f(r); err != nil {
 				return err

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -18,7 +19,7 @@ import (
 
 // each calls f with every batch, oldest first. What is appended meanwhile may be
 // missing. A damaged file is told as a hole.
-func (j *journal) each(f func(*borgpb.AuditBatch) error) error {
+func (j *journal) each(pick Pick, f func(*borgpb.AuditBatch) error) error {
 	opened, err := j.reading()
 	defer func() {
 		for _, o := range opened {
@@ -30,6 +31,7 @@ func (j *journal) each(f func(*borgpb.AuditBatch) error) error {
 	}
 	for i, o := range opened {
 		r := j.reader(o)
+		r.pick = pick
 		err := r.each(f)
 		var bad *damagedError
 		if errors.As(err, &bad) {
@@ -107,6 +109,8 @@ type fileReader struct {
 	r io.Reader
 	// Reads a counter again that was changed meanwhile; nil: none is.
 	again func(frame []byte, offset int64)
+	// pick leaves out batches that need not be decoded.
+	pick Pick
 	// How far it was right, and the hash there.
 	good  int64
 	chain [sha256.Size]byte
@@ -137,6 +141,9 @@ func (r *fileReader) each(f func(*borgpb.AuditBatch) error) error {
 	r.good = int64(headBytes)
 	frame := make([]byte, frameBytes)
 	for {
+		if err := r.pick.step(); err != nil {
+			return err
+		}
 		if _, err := io.ReadFull(buffered, frame); err == io.EOF {
 			return nil
 		} else if err != nil {
@@ -152,23 +159,30 @@ func (r *fileReader) each(f func(*borgpb.AuditBatch) error) error {
 			return err
 		}
 		r.good += r.frame
+		if batch == nil {
+			continue
+		}
 		if err := f(batch); err != nil {
 			return err
 		}
 	}
 }
 
-// batch reads a batch after the head of its frame, and the counter after it.
+// batch reads a batch after the head of its frame, and the counter after it. It is nil if it need not be decoded.
 func (r *fileReader) batch(buffered *bufio.Reader, frame []byte) (*borgpb.AuditBatch, error) {
 	size := binary.BigEndian.Uint32(frame)
 	if size > maxBatchBytes {
 		return nil, &damagedError{"a frame that is too long"}
 	}
-	r.data = make([]byte, size)
+	r.data = slices.Grow(r.data[:0], int(size))[:size]
 	if _, err := io.ReadFull(buffered, r.data); err != nil {
 		return nil, &damagedError{"half a batch"}
 	}
 	hash := chained(r.chain, r.data)
+	if bytes.Equal(hash[:], frame[4:]) && !r.pick.wants(r.data) {
+		r.frame, r.counter, r.chain = int64(frameBytes)+int64(size), counter{}, hash
+		return nil, nil
+	}
 	batch := new(borgpb.AuditBatch)
 	if !bytes.Equal(hash[:], frame[4:]) || proto.Unmarshal(r.data, batch) != nil || len(batch.Records) == 0 {
 		return nil, &damagedError{"a batch that was not written so"}

@@ -160,7 +160,7 @@ func TestTheAuditIsWhatPeopleChanged(t *testing.T) {
 	}
 	did := make(map[[2]uint64][]byte)
 	refused, wereRefused := uint64(0), uint64(0)
-	err := trail.Log.Each(func(r *borgpb.AuditRecord) error {
+	err := trail.Log.Each(audit.Pick{}, func(r *borgpb.AuditRecord) error {
 		if r.Hole != nil || r.WallNs == 0 || r.Command == "" || r.Reason == "" || r.Verb == "" || r.Who == "" {
 			t.Errorf("a record lacks something: %v", r)
 		}

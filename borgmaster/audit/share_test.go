@@ -93,7 +93,7 @@ func floods(t *testing.T, seed uint64) {
 	}
 	got := map[string][]string{}
 	last := uint64(0)
-	if err := trail.Log.Each(func(r *borgpb.AuditRecord) error {
+	if err := trail.Log.Each(Pick{}, func(r *borgpb.AuditRecord) error {
 		if r.Hole != nil || r.Index < last {
 			t.Errorf("after %d: %v", last, r)
 		}
@@ -204,7 +204,7 @@ func TestLargeBatches(t *testing.T) {
 		}
 	}
 	last := uint64(0)
-	if err := trail.Log.Each(func(r *borgpb.AuditRecord) error {
+	if err := trail.Log.Each(Pick{}, func(r *borgpb.AuditRecord) error {
 		if r.Hole != nil {
 			t.Errorf("a hole: %v", r)
 		}

@@ -137,6 +137,9 @@ type scanner struct {
 	damaged int64
 	err     error
 	window  []byte
+	pick    Pick
+	// The bytes of the last block, whose room the next one has.
+	data []byte
 }
 
 // next goes to the next head that is whole.
@@ -182,12 +185,19 @@ func (s *scanner) seekHead() bool {
 	return false
 }
 
-// body reads the present block; ok is false when it was not written so.
+// body reads the present block, as pick has it; nil: the reader does not want it. ok is false when it was not written
+// so.
 func (s *scanner) body() (b *borgpb.JournalBlock, ok bool, err error) {
-	data := make([]byte, s.head.length)
-	if _, err := s.r.ReadAt(data, s.began+headBytes); err != nil {
+	s.data = slices.Grow(s.data[:0], int(s.head.length))[:s.head.length]
+	if _, err := s.r.ReadAt(s.data, s.began+headBytes); err != nil {
 		return nil, false, fmt.Errorf("read a block of events: %w", err)
 	}
-	b = new(borgpb.JournalBlock)
-	return b, crc32.Checksum(data, castagnoli) == s.head.bodySum && proto.Unmarshal(data, b) == nil, nil
+	if crc32.Checksum(s.data, castagnoli) != s.head.bodySum {
+		return nil, false, nil
+	}
+	if !s.pick.wants(s.data) {
+		return nil, true, nil
+	}
+	b, ok = s.pick.decode(s.data)
+	return b, ok, nil
 }

@@ -569,10 +569,10 @@ func (j *Journal) Keep(rows []*borgpb.UsageRow) error {
 }
 
 // Read calls f with each block in which something may be in [since, until), as they
-// were written; zeros are no bounds. What is damaged is a gap without indexes. Before each
+// were written; zeros are no bounds. pick leaves out what need not be decoded. What is damaged is a gap without indexes. Before each
 // block it calls step, and ends if that returns an error.
-func (j *Journal) Read(since, until int64, step func() error, f func(*borgpb.JournalBlock) error) error {
-	return j.store.read(since, until, step, f)
+func (j *Journal) Read(since, until int64, pick Pick, step func() error, f func(*borgpb.JournalBlock) error) error {
+	return j.store.read(since, until, pick, step, f)
 }
 
 // Stats tells what it has done and holds.

@@ -59,7 +59,7 @@ func apply(t testing.TB, j *Journal, index uint64) {
 func words(t *testing.T, j *Journal) string {
 	t.Helper()
 	var all []string
-	err := j.Read(0, 0, atOnce, func(b *borgpb.JournalBlock) error {
+	err := j.Read(0, 0, Pick{}, atOnce, func(b *borgpb.JournalBlock) error {
 		for _, g := range b.Gaps {
 			all = append(all, fmt.Sprintf("gap:%d-%d", g.From, g.To))
 		}

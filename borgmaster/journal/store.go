@@ -354,7 +354,7 @@ func (s *store) openAll() (all []reading, err error) {
 // read calls f with each block in which something may be in [since, until); zeros
 // are no bounds. What is damaged is told as a gap that has no indexes. Before each block it
 // calls step, and ends if that returns an error.
-func (s *store) read(since, until int64, step func() error, f func(*borgpb.JournalBlock) error) error {
+func (s *store) read(since, until int64, pick Pick, step func() error, f func(*borgpb.JournalBlock) error) error {
 	all, err := s.openAll()
 	defer func() {
 		for _, r := range all {
@@ -365,14 +365,14 @@ func (s *store) read(since, until int64, step func() error, f func(*borgpb.Journ
 		return err
 	}
 	for i := range all {
-		if err := all[i].each(since, until, step, f); err != nil {
+		if err := all[i].each(since, until, pick, step, f); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *reading) each(since, until int64, step func() error, f func(*borgpb.JournalBlock) error) error {
+func (r *reading) each(since, until int64, pick Pick, step func() error, f func(*borgpb.JournalBlock) error) error {
 	damaged := func(at, bytes int64) error {
 		if bytes <= 0 {
 			return nil
@@ -388,6 +388,7 @@ func (r *reading) each(since, until int64, step func() error, f func(*borgpb.Jou
 		stretches = marks
 	}
 	at := int64(len(fileMagic))
+	var room []byte
 	for _, m := range stretches {
 		if err := damaged(at, m.offset-at); err != nil {
 			return err
@@ -395,7 +396,7 @@ func (r *reading) each(since, until int64, step func() error, f func(*borgpb.Jou
 		if at = m.end; !m.span.touches(since, until) {
 			continue
 		}
-		scan := &scanner{r: r.f, size: m.end, at: m.offset}
+		scan := &scanner{r: r.f, size: m.end, at: m.offset, pick: pick, data: room}
 		for more := true; more; {
 			if err := step(); err != nil {
 				return err
@@ -408,9 +409,11 @@ func (r *reading) each(since, until int64, step func() error, f func(*borgpb.Jou
 				continue
 			}
 			b, ok, err := scan.body()
-			if err == nil && ok {
+			room = scan.data
+			switch {
+			case err == nil && ok && b != nil:
 				err = f(b)
-			} else if err == nil {
+			case err == nil && !ok:
 				err = damaged(scan.began, scan.at-scan.began)
 			}
 			if err != nil {

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"borg/proto/borgpb"
 )
 
@@ -36,7 +38,7 @@ func blockOf(index uint64, wallNs int64, bytes int) *borgpb.JournalBlock {
 // indexes are those of all entries in [since, until), and how many pieces are damaged.
 func indexes(t *testing.T, s *store, since, until int64) (all []uint64, damaged int) {
 	t.Helper()
-	err := s.read(since, until, atOnce, func(b *borgpb.JournalBlock) error {
+	err := s.read(since, until, Pick{}, atOnce, func(b *borgpb.JournalBlock) error {
 		for _, e := range b.Entries {
 			all = append(all, e.Index)
 		}
@@ -234,4 +236,51 @@ func FuzzRead(f *testing.F) {
 		}
 		s.close()
 	})
+}
+
+// TestPickLeavesOut: a reader that wants a text is given the blocks with it, each as it was written, and one that wants
+// gaps is given these and the indexes of entries.
+func TestPickLeavesOut(t *testing.T) {
+	s := storeAt(t, t.TempDir(), DefaultBytes, aDay())
+	defer s.close()
+	var blocks []*borgpb.JournalBlock
+	for i := uint64(1); i <= 40; i++ {
+		b := &borgpb.JournalBlock{Entries: []*borgpb.JournalEntry{{Index: 3 * i, WallNs: int64(i), Events: []*borgpb.Event{{Object: fmt.Sprint("alice/j", i%4)}}}}}
+		if i%5 == 0 {
+			b.Gaps = []*borgpb.AuditHole{{From: 3*i + 1, To: 3*i + 2, Why: "it was away"}}
+		}
+		if _, err := s.append(b); err != nil {
+			t.Fatal(err)
+		}
+		blocks = append(blocks, b)
+	}
+	for _, tt := range []struct {
+		pick Pick
+		want func(b *borgpb.JournalBlock) *borgpb.JournalBlock
+	}{
+		{Pick{}, func(b *borgpb.JournalBlock) *borgpb.JournalBlock { return b }},
+		{Pick{Text: "alice/j3"}, func(b *borgpb.JournalBlock) *borgpb.JournalBlock {
+			if b.Entries[0].Events[0].Object != "alice/j3" {
+				return nil
+			}
+			return b
+		}},
+		{Pick{Text: "bob/"}, func(*borgpb.JournalBlock) *borgpb.JournalBlock { return nil }},
+		{Pick{Gaps: true}, func(b *borgpb.JournalBlock) *borgpb.JournalBlock {
+			return &borgpb.JournalBlock{Entries: []*borgpb.JournalEntry{{Index: b.Entries[0].Index}}, Gaps: b.Gaps}
+		}},
+	} {
+		var got, want []*borgpb.JournalBlock
+		for _, b := range blocks {
+			if b := tt.want(b); b != nil {
+				want = append(want, b)
+			}
+		}
+		if err := s.read(0, 0, tt.pick, atOnce, func(b *borgpb.JournalBlock) error { got = append(got, b); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.EqualFunc(got, want, func(a, b *borgpb.JournalBlock) bool { return proto.Equal(a, b) }) {
+			t.Errorf("%+v gives %d blocks %.200v, want %d", tt.pick, len(got), got, len(want))
+		}
+	}
 }

@@ -74,7 +74,7 @@ func TestFloodDropsItsOwn(t *testing.T) {
 	}
 	got, usage, asked := map[string][]string{}, 0, 0
 	last := uint64(0)
-	if err := s.read(0, 0, atOnce, func(b *borgpb.JournalBlock) error {
+	if err := s.read(0, 0, Pick{}, atOnce, func(b *borgpb.JournalBlock) error {
 		if len(b.Gaps) > 0 {
 			t.Errorf("a gap is told: %v", b.Gaps)
 		}
@@ -106,7 +106,7 @@ func TestFloodDropsItsOwn(t *testing.T) {
 	}
 	// A stretch of time is found by the indexes that were written anew.
 	n := 0
-	if err := s.read(now.Add(-time.Minute).UnixNano(), 0, atOnce, func(b *borgpb.JournalBlock) error { n += len(b.Entries); return nil }); err != nil || n == 0 {
+	if err := s.read(now.Add(-time.Minute).UnixNano(), 0, Pick{}, atOnce, func(b *borgpb.JournalBlock) error { n += len(b.Entries); return nil }); err != nil || n == 0 {
 		t.Errorf("of the last minute %d entries are told (%v)", n, err)
 	}
 }
@@ -130,7 +130,7 @@ func TestOldestFileIsCounted(t *testing.T) {
 		}
 	}
 	left := uint64(0)
-	if err := s.read(0, 0, atOnce, func(b *borgpb.JournalBlock) error { left += uint64(len(b.Entries)); return nil }); err != nil {
+	if err := s.read(0, 0, Pick{}, atOnce, func(b *borgpb.JournalBlock) error { left += uint64(len(b.Entries)); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	told := s.told()

@@ -4,8 +4,6 @@ import (
 	"context"
 	"os"
 	"runtime/debug"
-	"runtime/metrics"
-	"slices"
 	"time"
 )
 
@@ -66,10 +64,18 @@ func nextRoom(liveBytes, roomBytes, allocatedBytes uint64) uint64 {
 
 // roomAfter is the room so long after an election.
 func roomAfter(liveBytes, roomBytes uint64, since time.Duration) uint64 {
-	if since < electionTime {
-		return max(roomBytes, liveBytes*heapPercent/100) + min(electionRoom, max(liveBytes*rushPercent/100, heapRoom))
+	if extra := electionExtra(liveBytes, since); extra > 0 {
+		return max(roomBytes, liveBytes*heapPercent/100) + extra
 	}
 	return roomBytes
+}
+
+// electionExtra is the room that a heap has in addition so long after an election.
+func electionExtra(liveBytes uint64, since time.Duration) uint64 {
+	if since >= electionTime {
+		return 0
+	}
+	return min(electionRoom, max(liveBytes*rushPercent/100, heapRoom))
 }
 
 // mayShrink says whether a heap that has grown so far may be given a smaller room. Once it
@@ -93,49 +99,50 @@ func leftOver(liveBytes, heapBytes, freeBytes uint64) bool {
 	return max(heapBytes, liveBytes)-liveBytes+freeBytes > liveBytes*heapPercent/100+heapRoom
 }
 
-// giveHeapRoom keeps to gcPercent until ctx ends, unless the environment says
+// giveHeapRoom keeps to gcPercent and memoryLimit until ctx ends, unless the environment says
 // something else. term is that of the log.
 func giveHeapRoom(ctx context.Context, term func() uint64) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}
-	heap := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/free:bytes"}}
+	meter := newMeter()
 	tick := time.NewTicker(electionEvery)
 	defer tick.Stop()
 	room, allocated, percent := uint64(heapRoom), uint64(0), heapPercent
 	known, electedAt, looked, rests := uint64(0), time.Time{}, time.Time{}, 0
+	limit := limiter{began: time.Now()}
 	for {
 		now := time.Now()
 		elected, due := false, now.Sub(looked) >= heapEvery
 		if t := term(); t != known {
 			known, electedAt, elected = t, now, true
 		}
-		metrics.Read(heap)
-		if slices.ContainsFunc(heap, func(s metrics.Sample) bool { return s.Value.Kind() != metrics.KindUint64 }) {
+		u, ok := meter.read()
+		if !ok {
 			return
 		}
-		live := heap[0].Value.Uint64()
-		over := overgrown(live, percent)
+		over, passed := overgrown(u.live, percent), time.Duration(0)
 		if elected || due || over {
 			if due {
-				made := heap[1].Value.Uint64() - allocated
-				room, allocated, looked = nextRoom(live, room, made), heap[1].Value.Uint64(), now
+				made := u.allocated - allocated
+				room, allocated, passed, looked = nextRoom(u.live, room, made), u.allocated, now.Sub(looked), now
 				if rests++; wantedRoom(made) > heapRoom {
 					rests = 0
 				}
 			}
-			next := gcPercent(live, roomAfter(live, room, now.Sub(electedAt)))
+			next := gcPercent(u.live, roomAfter(u.live, room, now.Sub(electedAt)))
 			// Each change stops the world for a moment.
 			grows, shrinks := next > percent*11/10, next < percent*10/11 || next == heapPercent && percent != next
-			if grows || shrinks && (over || mayShrink(live, heap[2].Value.Uint64(), next)) {
+			if grows || shrinks && (over || mayShrink(u.live, u.heap, next)) {
 				debug.SetGCPercent(next)
 				percent = next
 			}
-			if rests >= restsBefore && leftOver(live, heap[2].Value.Uint64(), heap[3].Value.Uint64()) {
+			if rests >= restsBefore && leftOver(u.live, u.heap, u.free) {
 				debug.FreeOSMemory()
 				rests = 0
 			}
 		}
+		limit.look(u, passed, electionExtra(u.live, now.Sub(electedAt)))
 		select {
 		case <-ctx.Done():
 			return

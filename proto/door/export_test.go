@@ -9,6 +9,14 @@ import (
 // ReceivingOfUser is maxReceivingOfUser.
 const ReceivingOfUser = maxReceivingOfUser
 
+const (
+	MaxPagesAtOnce = maxPagesAtOnce
+	AllPagesAtOnce = allPagesAtOnce
+)
+
+// NewPageBudgets returns the budgets of a listener for pages.
+func NewPageBudgets() (allow func(caller string) bool) { return newPagePace().allow }
+
 // StallCalls begins calls on each of some connections whose messages say that they have
 // so many bytes, and sends all but the last one of each. It stops where the server closes
 // a connection or a call ends early.

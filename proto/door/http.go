@@ -111,7 +111,7 @@ func pageOf(path string) Page {
 
 // ServeHTTP serves pages until ctx ends.
 func (l *HTTPListener) ServeHTTP(ctx context.Context, config Config, pages http.Handler) error {
-	g := &pageGuard{config: config, listener: l, pages: pages}
+	g := &pageGuard{config: config, listener: l, pages: pages, pace: newPagePace()}
 	server := &http.Server{
 		Handler: g, ReadHeaderTimeout: httpHeadTimeout, ReadTimeout: httpReadTimeout,
 		WriteTimeout: httpWriteTimeout, IdleTimeout: httpIdleTimeout, MaxHeaderBytes: maxHeaderBytes,
@@ -149,6 +149,7 @@ type pageGuard struct {
 	config   Config
 	listener *HTTPListener
 	pages    http.Handler
+	pace     *pagePace
 }
 
 func (g *pageGuard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -171,7 +172,24 @@ func (g *pageGuard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refusePage(w, err)
 		return
 	}
+	if payer := g.paysFor(who, r); payer != "" && !g.pace.allow(payer) {
+		g.pace.refuse(w, r, payer)
+		return
+	}
 	g.pages.ServeHTTP(w, r.WithContext(As(r.Context(), who)))
+}
+
+// paysFor names whose budget a request is charged to: a user, who pays for their tasks, a program of the cell,
+// or, in plain text, an address. It is empty on a socket, where only the program itself asks.
+func (g *pageGuard) paysFor(who identity.Name, r *http.Request) string {
+	switch {
+	case g.listener.plain:
+		host, _, _ := net.SplitHostPort(r.RemoteAddr)
+		return host
+	case g.listener.tls:
+		return chargedUser(who)
+	}
+	return ""
 }
 
 func refusePage(w http.ResponseWriter, err error) {

@@ -66,6 +66,10 @@ func ask1(t *testing.T, c *http.Client, method, url string, change func(*http.Re
 		return nil, err.Error()
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusTooManyRequests {
+		// Tests poll faster than readers may; the answer came late enough to ask again.
+		return ask1(t, c, method, url, change)
+	}
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatal(err)
@@ -253,11 +257,11 @@ func TestPagesOnlyRead(t *testing.T) {
 	if resp, body := ask1(t, c, http.MethodGet, url, func(r *http.Request) { r.Header.Set("Accept", "application/json") }); !json.Valid([]byte(body)) {
 		t.Errorf("who accepts JSON gets %v %.100s", resp, body)
 	}
-	if _, body := get(t, c, url+"?refresh=1"); !strings.Contains(body, `http-equiv="refresh" content="2"`) {
-		t.Errorf("?refresh=1 is not bounded: %.400s", body)
+	if resp, _ := get(t, c, url+"?refresh=1"); resp.Header.Get("Refresh") != "2" {
+		t.Errorf("?refresh=1 is not bounded: %q", resp.Header.Get("Refresh"))
 	}
-	if _, body := get(t, c, url+`?refresh="><script>`); strings.Contains(body, "<script") || strings.Contains(body, "http-equiv") {
-		t.Errorf("?refresh takes what is no figure: %.400s", body)
+	if resp, body := get(t, c, url+`?refresh="><script>`); strings.Contains(body, "<script") || resp.Header.Get("Refresh") != "" {
+		t.Errorf("?refresh takes what is no figure: %q %.400s", resp.Header.Get("Refresh"), body)
 	}
 }
 
