@@ -39,14 +39,18 @@ func (a *masterAPI) Validate(ctx context.Context, req *borgrpc.ValidateRequest) 
 		return nil, err
 	}
 	resp, err := a.m.validate(ctx, req)
-	if err != nil || resp.Refusal == nil || isForwarded(ctx) && !a.m.cfg.Log.State().Ready || !a.m.young() {
+	if err != nil || resp.Refusal == nil || isForwarded(ctx) && !a.m.cfg.Log.State().Ready || !a.m.behind() {
 		return resp, err
 	}
 	// The elected master knows whether this refusal is good for a moment only.
 	return onElected(ctx, a.m, true,
 		func(ctx context.Context) (*borgrpc.ValidateResponse, error) {
 			var soon error
-			a.m.cfg.Log.View(func(c *cell.Cell) { soon = a.m.becoming(c) })
+			a.m.cfg.Log.View(func(c *cell.Cell) {
+				if a.m.rises(c) {
+					soon = aboutToRaise(c.Format())
+				}
+			})
 			resp, err := a.m.validate(ctx, req)
 			if err == nil && resp.Refusal != nil {
 				err = soon
@@ -58,10 +62,10 @@ func (a *masterAPI) Validate(ctx context.Context, req *borgrpc.ValidateRequest) 
 		})
 }
 
-// young reports whether the cell may change by itself in a moment; see becoming.
-func (m *Master) young() (young bool) {
-	m.cfg.Log.View(func(c *cell.Cell) { young = c.Format() < c.BuildFormat() || c.NumAdmins() == 0 })
-	return young
+// behind reports whether the cell's format is older than this build's.
+func (m *Master) behind() (behind bool) {
+	m.cfg.Log.View(func(c *cell.Cell) { behind = c.Format() < c.BuildFormat() })
+	return behind
 }
 
 // validate asks this replica's cell about each op.

@@ -44,26 +44,18 @@ func (m *Master) propose(ctx context.Context, asked *borgpb.Op) (*borgpb.Result,
 	return m.charged(ctx, op, work, func() (*borgpb.Result, bool, error) { return m.checkAndPlace(ctx, asked, op, work) })
 }
 
-// tooEarly is the error for an op that this cell refuses and may accept in a moment: callers try
-// again. It is asked of the elected master.
+// tooEarly is the error for an op that this cell refuses and may accept in a moment, when it is
+// raised to a later format: callers try again. It is asked of the elected master.
 func (m *Master) tooEarly(ctx context.Context, c *cell.Cell, asked *borgpb.Op) error {
-	err := m.becoming(c)
-	if err == nil || m.gate.try(c, new(cell.Trial), door.Caller(ctx), asked) == nil {
+	if !m.rises(c) || m.gate.try(c, new(cell.Trial), door.Caller(ctx), asked) == nil {
 		return nil
 	}
-	return err
+	return aboutToRaise(c.Format())
 }
 
-// becoming says what the elected master is about to change in a cell that has just begun, or
-// whose replicas run a later build now; nil if nothing.
-func (m *Master) becoming(c *cell.Cell) error {
-	switch {
-	case c.Format() < c.BuildFormat() && m.duty.raises(c.Format()):
-		return aboutToRaise(c.Format())
-	case c.Format() >= cell.FormatGrants && c.NumAdmins() == 0 && m.cfg.FirstAdmin != "":
-		return status.Errorf(codes.Unavailable, "the cell has no admin yet, and %q is about to become one; try again", m.cfg.FirstAdmin)
-	}
-	return nil
+// rises reports whether the elected master is about to raise the cell to a later format.
+func (m *Master) rises(c *cell.Cell) bool {
+	return c.Format() < c.BuildFormat() && m.duty.raises(c.Format())
 }
 
 func aboutToRaise(format uint32) error {

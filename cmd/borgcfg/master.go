@@ -350,6 +350,9 @@ func refusedRoster(r roster.Roster, err error) error {
 		return err
 	}
 	e := cli.Errorf(cli.Refused, "%s", refused.What)
+	if refused.Missing {
+		e.Code = cli.NotFound
+	}
 	switch {
 	case refused.Addr != "":
 		return e.Hint("%s\nthen this again", joinHint(r, refused.ID, refused.Addr))

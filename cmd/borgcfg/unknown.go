@@ -124,6 +124,8 @@ func (s *session) missingHint(object, message string) string {
 		if user, name, ok := strings.Cut(object, "/"); ok {
 			return nextOf(s.noSuchJob(jobName{user, name}), otherwise)
 		}
+	case says("no member "):
+		return "see who there is: borgcfg master list"
 	case says("such volume"):
 		return "see what there is: borgcfg volume list"
 	case says("not banned"):
