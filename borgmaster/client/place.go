@@ -121,6 +121,8 @@ type Lookup struct {
 	// Path of the certificate file: the value of --identity, or of
 	// $BORG_IDENTITY. Empty: as the cell file says.
 	Identity string
+	// What named that file, for people; empty: --identity.
+	IdentityOrigin string
 	// Directory in which .borg/cell.yaml may lie; empty: the present one.
 	Dir string
 	// Path of the user's config; empty: UserConfigPath().
@@ -132,6 +134,8 @@ type Place struct {
 	CellFile
 	// Path of the certificate file that belongs to it; empty: none is named.
 	IdentityPath string
+	// What named that file, for people; empty: what named the cell.
+	IdentityOrigin string
 	// Where it was found, for people: "--cell", "$BORG_CELL",
 	// "./.borg/cell.yaml".
 	Origin string
@@ -201,7 +205,7 @@ func WriteUserConfig(path string, c *UserConfig) error {
 func (l Lookup) Find() (*Place, error) {
 	p, err := l.find()
 	if err == nil && l.Identity != "" {
-		p.IdentityPath = l.Identity
+		p.IdentityPath, p.IdentityOrigin = l.Identity, cmp.Or(l.IdentityOrigin, "--identity")
 	}
 	return p, err
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,7 +80,11 @@ func (s *session) lookup() client.Lookup {
 	if s.env(env) == "" {
 		env = "BORG_CELL"
 	}
-	return client.Lookup{Flag: s.flag.String("cell"), Env: s.env(env), EnvName: env, Identity: cmp.Or(s.flag.String("identity"), s.env("BORG_IDENTITY"))}
+	l := client.Lookup{Flag: s.flag.String("cell"), Env: s.env(env), EnvName: env, Identity: s.flag.String("identity")}
+	if l.Identity == "" {
+		l.Identity, l.IdentityOrigin = s.env("BORG_IDENTITY"), "$BORG_IDENTITY"
+	}
+	return l
 }
 
 // master returns the client, making it when first asked.
