@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"sort"
 	"strings"
 
@@ -104,11 +105,23 @@ func checkAddr(addr string) error {
 func decodeStrict(raw []byte, into any) error {
 	d := yaml.NewDecoder(bytes.NewReader(raw))
 	d.KnownFields(true)
-	if err := d.Decode(into); err != nil && !errors.Is(err, io.EOF) {
-		return err
+	err := d.Decode(into)
+	var faults *yaml.TypeError
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil
+	case errors.As(err, &faults):
+		var told []string
+		for _, fault := range faults.Errors {
+			told = append(told, ofGoType.ReplaceAllString(fault, "there is no field $1"))
+		}
+		return errors.New(strings.Join(told, "; "))
 	}
-	return nil
+	return err
 }
+
+// ofGoType is how the YAML decoder tells of a field that it does not know.
+var ofGoType = regexp.MustCompile(`field (\S+) not found in type \S+`)
 
 // Lookup says where to look for a cell.
 type Lookup struct {
