@@ -201,7 +201,7 @@ func grpcError(err error) error {
 	switch {
 	case errors.Is(err, ErrNotElected), errors.Is(err, ErrUnknownOutcome), errors.Is(err, ErrStopped):
 		return status.Error(codes.Unavailable, err.Error())
-	case errors.Is(err, ErrNotKept):
+	case errors.Is(err, ErrNotKept), errors.Is(err, ErrNoMember):
 		return status.Error(codes.NotFound, err.Error())
 	case errors.Is(err, ErrOverloaded):
 		return door.TooMuch(err.Error(), overloadedRetry)

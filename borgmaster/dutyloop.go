@@ -189,6 +189,18 @@ func (d *dutyLoop) follow() {
 	}
 }
 
+// raises reports whether the cell is about to be raised from that format, as far as this
+// elected replica knows.
+func (d *dutyLoop) raises(format uint32) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.term == 0 {
+		// An elected replica begins its duties a moment later.
+		return d.m.cfg.Log.State().Ready
+	}
+	return d.core.Raises(d.m.cfg.MonotonicNs(), format)
+}
+
 // reach is how the duties see the machines; nil: this replica is not elected.
 func (d *dutyLoop) reach() *borgrpc.Reach {
 	d.mu.Lock()

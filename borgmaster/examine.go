@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -59,7 +58,7 @@ func (a *masterAPI) Examine(ctx context.Context, _ *borgrpc.ExamineRequest) (*bo
 		next := f.Next
 		if section, ok := strings.CutPrefix(next, "below: "); ok {
 			section, command, more := strings.Cut(section, "; ")
-			next = "see " + section + " on the status page of replica " + strconv.FormatUint(uint64(a.m.cfg.Replica), 10)
+			next = "see " + section + " on the status page of the replica"
 			if more {
 				next += "; " + command
 			}

@@ -24,6 +24,9 @@ var ErrOverloaded = errors.New("too many mutations are waiting")
 // ErrStopped is returned by calls to a log that no longer runs.
 var ErrStopped = errors.New("this replica has stopped")
 
+// ErrNoMember is returned for a replica that is not a member of the cell; its number follows.
+var ErrNoMember = errors.New("there is no member")
+
 // ErrNotKept is returned by Past for what is not, or no longer, there.
 var ErrNotKept = errors.New("not kept")
 

@@ -145,6 +145,9 @@ func (m *Master) keysFor() (*cellkey.Ring, error) {
 	}
 	var format uint32
 	m.cfg.Log.View(func(c *cell.Cell) { format = c.Format() })
+	if format < cell.FormatSecrets && m.duty.raises(format) {
+		return nil, aboutToRaise(format)
+	}
 	if format < cell.FormatSecrets {
 		return nil, status.Errorf(codes.FailedPrecondition, "the cell is of format %d, and keeps secrets from format %d on: it is raised when all replicas run a build that knows that", format, cell.FormatSecrets)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -37,9 +38,41 @@ func (a *masterAPI) Validate(ctx context.Context, req *borgrpc.ValidateRequest) 
 	if err := a.m.readIndex(ctx); err != nil {
 		return nil, err
 	}
+	resp, err := a.m.validate(ctx, req)
+	if err != nil || resp.Refusal == nil || isForwarded(ctx) && !a.m.cfg.Log.State().Ready || !a.m.behind() {
+		return resp, err
+	}
+	// The elected master knows whether this refusal is good for a moment only.
+	return onElected(ctx, a.m, true,
+		func(ctx context.Context) (*borgrpc.ValidateResponse, error) {
+			var soon error
+			a.m.cfg.Log.View(func(c *cell.Cell) {
+				if a.m.rises(c) {
+					soon = aboutToRaise(c.Format())
+				}
+			})
+			resp, err := a.m.validate(ctx, req)
+			if err == nil && resp.Refusal != nil {
+				err = soon
+			}
+			return resp, err
+		},
+		func(ctx context.Context, conn *grpc.ClientConn) (*borgrpc.ValidateResponse, error) {
+			return borgrpc.NewMasterServiceClient(conn).Validate(ctx, req)
+		})
+}
+
+// behind reports whether the cell's format is older than this build's.
+func (m *Master) behind() (behind bool) {
+	m.cfg.Log.View(func(c *cell.Cell) { behind = c.Format() < c.BuildFormat() })
+	return behind
+}
+
+// validate asks this replica's cell about each op.
+func (m *Master) validate(ctx context.Context, req *borgrpc.ValidateRequest) (*borgrpc.ValidateResponse, error) {
 	var trial cell.Trial
 	for i, op := range req.Ops {
-		r, err := a.m.try(ctx, &trial, op)
+		r, err := m.try(ctx, &trial, op)
 		if err != nil {
 			return nil, err
 		}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster/admission"
@@ -23,10 +25,14 @@ func (m *Master) propose(ctx context.Context, asked *borgpb.Op) (*borgpb.Result,
 	var work int
 	var err error
 	m.cfg.Log.View(func(c *cell.Cell) {
-		if err = m.stillBelieves(ctx, c); err == nil {
-			if op, r = m.gate.Admit(c, door.Caller(ctx), asked, time.Now().UnixNano()); r == nil {
-				work = c.Work(op)
-			}
+		if err = m.stillBelieves(ctx, c); err != nil {
+			return
+		}
+		if err = m.tooEarly(ctx, c, asked); err != nil {
+			return
+		}
+		if op, r = m.gate.Admit(c, door.Caller(ctx), asked, time.Now().UnixNano()); r == nil {
+			work = c.Work(op)
 		}
 	})
 	if err != nil {
@@ -36,6 +42,24 @@ func (m *Master) propose(ctx context.Context, asked *borgpb.Op) (*borgpb.Result,
 		return m.refused(ctx, asked, r), nil
 	}
 	return m.charged(ctx, op, work, func() (*borgpb.Result, bool, error) { return m.checkAndPlace(ctx, asked, op, work) })
+}
+
+// tooEarly is the error for an op that this cell refuses and may accept in a moment, when it is
+// raised to a later format: callers try again. It is asked of the elected master.
+func (m *Master) tooEarly(ctx context.Context, c *cell.Cell, asked *borgpb.Op) error {
+	if !m.rises(c) || m.gate.try(c, new(cell.Trial), door.Caller(ctx), asked) == nil {
+		return nil
+	}
+	return aboutToRaise(c.Format())
+}
+
+// rises reports whether the elected master is about to raise the cell to a later format.
+func (m *Master) rises(c *cell.Cell) bool {
+	return c.Format() < c.BuildFormat() && m.duty.raises(c.Format())
+}
+
+func aboutToRaise(format uint32) error {
+	return status.Errorf(codes.Unavailable, "the cell is of format %d and is about to be raised to a later one; try again", format)
 }
 
 // charged has do put an op into the log. It takes the work and the bytes of the op from the budgets

@@ -1,8 +1,10 @@
 package borgmaster_test
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -19,13 +21,26 @@ func resize(owner, name string, tasks uint32) *borgpb.Op {
 	return &borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{User: owner, Name: name, Tasks: tasks}}}
 }
 
-// stillClock is the time of the budgets of a test: none of it passes.
-func stillClock(_ int, c *borgmaster.Config) { c.MonotonicNs = func() int64 { return 1 } }
+// newStillCell starts n masters for whose budgets no time passes, in a cell of the latest format.
+func newStillCell(t *testing.T, n int) *testCell {
+	t.Helper()
+	now := clock(1)
+	var stoodAt atomic.Int64
+	tc := newCell(t, n, func(_ int, c *borgmaster.Config) {
+		c.MonotonicNs = func() int64 { return cmp.Or(stoodAt.Load(), now()) }
+	})
+	until(t, "the cell is of the latest format", func() (raised bool) {
+		tc.group.Replica(1).View(func(c *cell.Cell) { raised = c.Format() == cell.BuildFormat })
+		return raised
+	})
+	stoodAt.Store(now())
+	return tc
+}
 
 // TestWorkIsBounded: a user who has much done by small requests is told when to come back,
 // whichever replica is asked. Small changes of the user and changes of others go on.
 func TestWorkIsBounded(t *testing.T) {
-	tc := newCell(t, 2, stillClock)
+	tc := newStillCell(t, 2)
 	for replica := 1; replica <= 2; replica++ {
 		user := fmt.Sprint("alice-", replica)
 		alice, bob := tc.client(replica, user), tc.client(replica, "bob")
@@ -88,7 +103,7 @@ func mergingOp(t *testing.T, owner, name, parent string, overrides int) *borgpb.
 // TestRefusedWorkIsNotLogged: what takes much to read and is refused then is refused by the
 // elected master alone; and each time counts.
 func TestRefusedWorkIsNotLogged(t *testing.T) {
-	tc := newCell(t, 1, stillClock)
+	tc := newStillCell(t, 1)
 	// With an entry the cell knows the time.
 	tc.must(tc.client(1, "carol"), submit(t, "carol", "first", 1))
 	// What is refused in the log is remembered, too.

@@ -164,9 +164,14 @@ func assemble(s *sources, path string, nodes []*node, p *params, opts Options, f
 	}
 	names := make(map[string]*Object)
 	values := 0
+	// Those all of whose values could be read.
+	var read []*Object
 	for _, n := range nodes {
 		d := &decoder{sources: s, values: &values, origins: make(map[string]Origin)}
 		o := d.object(n, opts.User)
+		if len(d.faults) == 0 {
+			read = append(read, o)
+		}
 		if values <= maxOutputValues {
 			d.complete(o)
 			d.validate(o)
@@ -179,10 +184,18 @@ func assemble(s *sources, path string, nodes []*node, p *params, opts Options, f
 		f.Warnings = append(f.Warnings, d.warnings...)
 		f.Objects = append(f.Objects, o)
 	}
-	if len(faults) > 0 {
-		return nil, sortFaults(faults)
+	if len(faults) == 0 {
+		return f, nil
 	}
-	return f, nil
+	// Told with the others: the file has to be changed anyway.
+	for _, o := range read {
+		if l := o.Lacks(); l != nil {
+			may := *l
+			may.What += ", unless the cell fills it in for user " + o.User
+			faults = append(faults, &may)
+		}
+	}
+	return nil, sortFaults(faults)
 }
 
 // object decodes a job or an alloc set.

@@ -223,7 +223,12 @@ func (c *Cell) checkRemoveMachine(o *borgpb.RemoveMachine) (commit, *borgpb.Refu
 	if m == nil {
 		return nil, notFound(clip(o.Name, 64), "there is no such machine")
 	}
-	if n := len(m.copies); n > 0 && !m.down && !o.Force {
+	n := len(m.copies)
+	switch {
+	case n == 0 || m.down || o.Force:
+	case m.draining:
+		return nil, badState(m.name, "it drains, and %d copies of tasks hold places on it still; see what they wait for with borgcfg machine drains %s, or force", n, m.name)
+	default:
 		return nil, badState(m.name, "%d copies of tasks hold places on it; drain it first, or force", n)
 	}
 	for _, v := range m.volumes {

@@ -241,6 +241,9 @@ func (u *Update) waitsForTask(nowNs int64) string {
 			words += ", which runs and is watched for " + spanWords(u.policy.watchNs)
 		default:
 			words += ", which is not running yet"
+			if why := t.cur.Reason(); why != "" {
+				words += ": " + why
+			}
 		}
 		if u.down > 1 {
 			words += fmt.Sprintf("; and %d more", u.down-1)

@@ -52,7 +52,7 @@ func (c *Client) SaveCheckpoint(ctx context.Context, addr string, req *borgrpc.S
 			return answer(what, err)
 		}
 	}
-	return c.stream(ctx, what, func(ctx context.Context, r *replica, alive func()) error {
+	return c.stream(ctx, what, false, func(ctx context.Context, r *replica, alive func()) error {
 		s, err := borgrpc.NewCheckpointServiceClient(r.conn).SaveCheckpoint(ctx, req)
 		if err != nil {
 			return err

@@ -49,6 +49,8 @@ const (
 	// each round.
 	minPause = 25 * time.Millisecond
 	maxPause = time.Second
+	// A call that nobody has served for so long is told of, once.
+	retriesAfter = time.Second
 )
 
 // Config says which cell and who asks.
@@ -68,6 +70,9 @@ type Config struct {
 	// Waits hears that the masters have asked to come back later, why, and how long that
 	// is waited for; nil: nobody.
 	Waits func(what, why string, wait time.Duration)
+	// Retries hears, once a call, that no master has served it for a second, what each said,
+	// and for how long it is tried yet; nil: nobody.
+	Retries func(what string, said map[string]error, left time.Duration)
 }
 
 // Validate checks the config.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -424,5 +425,43 @@ func TestDistrustedMasterIsPassedOver(t *testing.T) {
 	var distrusted *DistrustedError
 	if _, err := c.Mutate(t.Context(), killOp()); !errors.As(err, &distrusted) {
 		t.Errorf("with no master that is believed: %v", err)
+	}
+}
+
+// TestAStreamThatNobodyServes: where no master serves it, a deadline of the caller is no other end
+// than the client's own. A stream that follows may be quiet for ever.
+func TestAStreamThatNobodyServes(t *testing.T) {
+	m := startMaster(t)
+	m.events = func(*borgrpc.EventsRequest, func(*borgrpc.EventsResponse) error) error {
+		<-t.Context().Done()
+		return nil
+	}
+	late := errors.New("--timeout has passed")
+	for _, tc := range []struct {
+		master string
+		follow bool
+		away   bool
+	}{{deadAddr(t), false, true}, {deadAddr(t), true, true}, {m.addr, false, true}, {m.addr, true, false}} {
+		c := newClient(t, Config{Masters: []string{tc.master}, Identity: source(t, identity.User, "alice")})
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 300*time.Millisecond, late)
+		err := c.Events(ctx, &borgrpc.EventsRequest{Follow: tc.follow}, func(*borgrpc.EventsResponse) error { return nil })
+		cancel()
+		var away *UnreachableError
+		if errors.As(err, &away) != tc.away || !tc.away && !errors.Is(err, late) {
+			t.Errorf("follow %v of %s: %v", tc.follow, tc.master, err)
+		}
+	}
+}
+
+// TestRetriesAreTold: a call that no master serves is told of once, before it is given up.
+func TestRetriesAreTold(t *testing.T) {
+	dead := deadAddr(t)
+	var told []string
+	c := newClient(t, Config{Masters: []string{dead}, Timeout: 2*retriesAfter + 2*maxPause, Identity: source(t, identity.User, "alice"), Retries: func(what string, said map[string]error, left time.Duration) {
+		told = append(told, fmt.Sprint(what, " ", said[dead], " ", left > 0))
+	}})
+	want := "ask for the cell connect: connection refused true"
+	if _, err := c.GetCell(t.Context()); err == nil || len(told) != 1 || told[0] != want {
+		t.Errorf("GetCell: %v; told %q, want %q once", err, told, want)
 	}
 }

@@ -12,7 +12,7 @@ import (
 // once anything has come. The program ends with ctx.
 func (c *Client) Exec(ctx context.Context, req *borgrpc.ExecRequest, begun func(send func(*borgrpc.ExecInput) error), f func(*borgrpc.ExecResponse) error) error {
 	what := "run a program in " + taskName(req.User, req.Name, req.Index)
-	return c.stream(ctx, what, func(ctx context.Context, r *replica, alive func()) error {
+	return c.stream(ctx, what, false, func(ctx context.Context, r *replica, alive func()) error {
 		// No deadline goes with it: that it has passed is for this side alone to say.
 		call, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		defer cancel()

@@ -62,7 +62,7 @@ func (c *Client) ListFiles(ctx context.Context, user, prefix string) (all []*bor
 func (c *Client) WatchFiles(ctx context.Context, req *borgrpc.WatchFilesRequest, f func(state bool, changes []*borgrpc.FileChange) error) error {
 	w := watched{f: f}
 	for {
-		err := c.stream(ctx, "watch files", func(ctx context.Context, r *replica, alive func()) error {
+		err := c.stream(ctx, "watch files", true, func(ctx context.Context, r *replica, alive func()) error {
 			s, err := borgrpc.NewFileServiceClient(r.conn).WatchFiles(ctx, req)
 			w.parts = nil
 			for err == nil {

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"errors"
@@ -47,7 +48,7 @@ func (p *Place) Source() (*identity.Source, error) {
 	}
 	c, err := identity.ReadCredential(p.IdentityPath)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, &NoIdentityError{Origin: p.Origin, Path: p.IdentityPath}
+		return nil, &NoIdentityError{Origin: cmp.Or(p.IdentityOrigin, p.Origin), Path: p.IdentityPath}
 	}
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"sort"
 	"strings"
 
@@ -104,11 +105,23 @@ func checkAddr(addr string) error {
 func decodeStrict(raw []byte, into any) error {
 	d := yaml.NewDecoder(bytes.NewReader(raw))
 	d.KnownFields(true)
-	if err := d.Decode(into); err != nil && !errors.Is(err, io.EOF) {
-		return err
+	err := d.Decode(into)
+	var faults *yaml.TypeError
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil
+	case errors.As(err, &faults):
+		var told []string
+		for _, fault := range faults.Errors {
+			told = append(told, ofGoType.ReplaceAllString(fault, "there is no field $1"))
+		}
+		return errors.New(strings.Join(told, "; "))
 	}
-	return nil
+	return err
 }
+
+// ofGoType is how the YAML decoder tells of a field that it does not know.
+var ofGoType = regexp.MustCompile(`field (\S+) not found in type \S+`)
 
 // Lookup says where to look for a cell.
 type Lookup struct {
@@ -121,6 +134,8 @@ type Lookup struct {
 	// Path of the certificate file: the value of --identity, or of
 	// $BORG_IDENTITY. Empty: as the cell file says.
 	Identity string
+	// What named that file, for people; empty: --identity.
+	IdentityOrigin string
 	// Directory in which .borg/cell.yaml may lie; empty: the present one.
 	Dir string
 	// Path of the user's config; empty: UserConfigPath().
@@ -132,6 +147,8 @@ type Place struct {
 	CellFile
 	// Path of the certificate file that belongs to it; empty: none is named.
 	IdentityPath string
+	// What named that file, for people; empty: what named the cell.
+	IdentityOrigin string
 	// Where it was found, for people: "--cell", "$BORG_CELL",
 	// "./.borg/cell.yaml".
 	Origin string
@@ -201,7 +218,7 @@ func WriteUserConfig(path string, c *UserConfig) error {
 func (l Lookup) Find() (*Place, error) {
 	p, err := l.find()
 	if err == nil && l.Identity != "" {
-		p.IdentityPath = l.Identity
+		p.IdentityPath, p.IdentityOrigin = l.Identity, cmp.Or(l.IdentityOrigin, "--identity")
 	}
 	return p, err
 }

@@ -254,7 +254,7 @@ func (c *Client) Events(ctx context.Context, req *borgrpc.EventsRequest, f func(
 	var seenN uint32
 	var any bool
 	for {
-		err := c.stream(ctx, "read events", func(ctx context.Context, r *replica, alive func()) error {
+		err := c.stream(ctx, "read events", req.Follow, func(ctx context.Context, r *replica, alive func()) error {
 			s, err := r.master.Events(ctx, next)
 			if err != nil {
 				return err
@@ -296,7 +296,7 @@ func after(index uint64, n uint32, seenIndex uint64, seenN uint32) bool {
 // itself once bytes have come: they have no positions to continue from.
 func (c *Client) Logs(ctx context.Context, req *borgrpc.LogsRequest, f func(*borgrpc.LogsResponse) error) error {
 	what := "read the log of " + taskName(req.User, req.Name, req.Index)
-	return c.stream(ctx, what, func(ctx context.Context, r *replica, alive func()) error {
+	return c.stream(ctx, what, req.Follow, func(ctx context.Context, r *replica, alive func()) error {
 		s, err := r.master.Logs(ctx, req)
 		if err != nil {
 			return err
@@ -309,7 +309,7 @@ func (c *Client) Logs(ctx context.Context, req *borgrpc.LogsRequest, f func(*bor
 // again once something has come.
 func (c *Client) Audit(ctx context.Context, req *borgrpc.AuditRequest, f func(*borgrpc.AuditResponse) error) error {
 	const what = "read the audit"
-	return c.stream(ctx, what, func(ctx context.Context, r *replica, alive func()) error {
+	return c.stream(ctx, what, false, func(ctx context.Context, r *replica, alive func()) error {
 		s, err := borgrpc.NewAuditServiceClient(r.conn).Audit(ctx, req)
 		if err != nil {
 			return err
@@ -322,7 +322,7 @@ func (c *Client) Audit(ctx context.Context, req *borgrpc.AuditRequest, f func(*b
 // taken up again once something has come.
 func (c *Client) History(ctx context.Context, req *borgrpc.HistoryRequest, f func(*borgrpc.HistoryResponse) error) error {
 	const what = "read the history"
-	return c.stream(ctx, what, func(ctx context.Context, r *replica, alive func()) error {
+	return c.stream(ctx, what, false, func(ctx context.Context, r *replica, alive func()) error {
 		s, err := borgrpc.NewHistoryServiceClient(r.conn).History(ctx, req)
 		if err != nil {
 			return err
@@ -366,13 +366,15 @@ func endOf(err error) error {
 
 // stream runs f on one replica after another until one ends it well. Only the
 // time without any answer is bounded by the client's timeout; alive says that
-// something came.
-func (c *Client) stream(ctx context.Context, what string, f func(ctx context.Context, r *replica, alive func()) error) error {
+// something came. A stream that follows may be quiet for ever: when ctx ends it, that is no
+// sign that the masters are away.
+func (c *Client) stream(ctx context.Context, what string, follows bool, f func(ctx context.Context, r *replica, alive func()) error) error {
 	c.mu.Lock()
 	i := c.current
 	c.mu.Unlock()
 	pause := minPause
 	failed := make(map[string]error)
+	first, served, told := time.Now(), false, false
 	for {
 		// The silence before the first answer counts, not that of a quiet
 		// stream that was accepted once.
@@ -386,7 +388,7 @@ func (c *Client) stream(ctx context.Context, what string, f func(ctx context.Con
 				if !came && len(failed) > 0 {
 					c.lookAround(r)
 				}
-				came = true
+				came, served = true, true
 			})
 			var stop *stopError
 			if errors.As(err, &stop) {
@@ -395,7 +397,13 @@ func (c *Client) stream(ctx context.Context, what string, f func(ctx context.Con
 			}
 			if ctx.Err() != nil {
 				cancel()
-				return context.Cause(ctx)
+				if served || follows && len(failed) == 0 {
+					return context.Cause(ctx)
+				}
+				if failed[r.addr] == nil {
+					failed[r.addr] = err
+				}
+				return c.gaveUp(ctx, what, first, failed)
 			}
 			if !again(ctx, err) || status.Code(err) == codes.DeadlineExceeded {
 				cancel()
@@ -409,6 +417,7 @@ func (c *Client) stream(ctx context.Context, what string, f func(ctx context.Con
 				break
 			}
 			if (n+1)%len(all) == 0 {
+				told = told || c.tellRetries(quiet, what, began, failed)
 				wait(quiet, pause)
 				pause = min(2*pause, maxPause)
 			}

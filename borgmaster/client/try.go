@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -35,6 +36,8 @@ type tries[R any] struct {
 	answers  chan attempt[R]
 	// What the replicas said last that gave no answer, by address.
 	failed map[string]error
+	// told: Config.Retries has heard of it.
+	told bool
 
 	// What came of it, once decided is done: for the goroutine of the caller.
 	resp    R
@@ -57,6 +60,20 @@ func (t *tries[R]) ask(ctx context.Context) {
 		resp, err := t.f(ctx, t.replicas[i])
 		t.answers <- attempt[R]{i, resp, err}
 	}()
+}
+
+// tellRetries tells of a call that nobody has served for some time, and reports whether it did.
+func (c *Client) tellRetries(ctx context.Context, what string, began time.Time, failed map[string]error) bool {
+	until, bounded := ctx.Deadline()
+	if c.config.Retries == nil || !bounded || time.Since(began) < retriesAfter {
+		return false
+	}
+	said := make(map[string]error, len(failed))
+	for addr, err := range failed {
+		said[addr] = errors.New(plain(err))
+	}
+	c.config.Retries(what, said, time.Until(until))
+	return true
 }
 
 // end waits for what is still under way, once ctx is done, and notes
@@ -209,6 +226,7 @@ func (t *tries[R]) beside(ctx context.Context, first int, after time.Duration, g
 			c.config.Log.Debug("no answer from a replica", "replica", t.replicas[a.replica].addr, "attempt", n, "err", a.err)
 		}
 		if n%len(t.replicas) == 0 {
+			t.told = t.told || c.tellRetries(ctx, t.what, t.began, t.failed)
 			next.Reset(pause/2 + rand.N(pause))
 			pause = min(2*pause, maxPause)
 			t.each = min(2*t.each, tryTimeout)

@@ -19,7 +19,7 @@ import (
 func (c *Client) Watch(ctx context.Context, req *borgrpc.WatchRequest, f func(*borgrpc.WatchResponse) error) error {
 	next := proto.CloneOf(req)
 	for {
-		err := c.stream(ctx, "watch", func(ctx context.Context, r *replica, alive func()) error {
+		err := c.stream(ctx, "watch", true, func(ctx context.Context, r *replica, alive func()) error {
 			s, err := borgrpc.NewWatchServiceClient(r.conn).Watch(ctx, next)
 			for err == nil {
 				var resp *borgrpc.WatchResponse

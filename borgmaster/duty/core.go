@@ -747,6 +747,15 @@ func (d *Core) commonFormat(now int64) uint32 {
 	return least
 }
 
+// Raises reports whether the cell of that format is about to be raised to a later one: every
+// member can apply one, or members may still report which one they can apply.
+func (d *Core) Raises(nowNs int64, format uint32) bool {
+	if next := d.commonFormat(nowNs); next > 0 {
+		return next > format
+	}
+	return !d.settled(nowNs, d.heardLately(nowNs))
+}
+
 // gone counts the members that need not be waited for: they have not reported and
 // their doors are closed.
 func (d *Core) gone(heard []uint64) (n int) {

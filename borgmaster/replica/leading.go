@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/raft/v3/tracker"
 	"google.golang.org/protobuf/proto"
 
+	"borg/borgmaster"
 	"borg/mutant"
 )
 
@@ -99,7 +100,7 @@ func (c *Core) heir() (to uint64) {
 func (c *Core) mayInherit(id uint64) error {
 	switch {
 	case c.members.Member(id) == nil:
-		return fmt.Errorf("there is no member %d", id)
+		return fmt.Errorf("%w %d", borgmaster.ErrNoMember, id)
 	case id == c.cfg.ID:
 		return fmt.Errorf("replica %d is elected already", id)
 	case !c.members.Voter(id):

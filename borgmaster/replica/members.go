@@ -98,7 +98,7 @@ func (r *Replica) changeMember(ctx context.Context, id uint64, typ raftpb.ConfCh
 	m := r.members.Member(id)
 	r.mu.Unlock()
 	if m == nil {
-		return fmt.Errorf("there is no member %d in this cell", id)
+		return fmt.Errorf("%w %d in this cell", borgmaster.ErrNoMember, id)
 	}
 	return r.change(ctx, Change{Type: typ, Member: m})
 }

@@ -9,6 +9,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
 
+	"borg/borgmaster"
 	"borg/proto/borgpb"
 )
 
@@ -100,7 +101,7 @@ func (m Membership) addLearner(member *borgpb.Member) (Membership, error) {
 
 func (m Membership) remove(id uint64) (Membership, error) {
 	if m.Member(id) == nil {
-		return m, fmt.Errorf("there is no member %d", id)
+		return m, fmt.Errorf("%w %d", borgmaster.ErrNoMember, id)
 	}
 	if m.Voter(id) && len(m.Voters) == 1 {
 		return m, fmt.Errorf("member %d is the last one that votes", id)

@@ -71,6 +71,8 @@ type Refused struct {
 	// nowhere.
 	Addr string
 	ID   uint64
+	// Missing: the goal names a replica that never was.
+	Missing bool
 }
 
 func (r *Refused) Error() string { return r.What }
@@ -128,7 +130,7 @@ func (g Goal) Check(r Roster) error {
 			continue
 		}
 		if !slices.Contains(r.Removed, id) {
-			return refuse("see who there is: borgcfg master list", "there is no replica %d in this cell, and never was", id)
+			return &Refused{What: fmt.Sprintf("there is no replica %d in this cell, and never was", id), Next: "see who there is: borgcfg master list", Missing: true}
 		}
 		gone++
 	}

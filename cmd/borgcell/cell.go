@@ -190,7 +190,7 @@ func (c *Cell) checkPorts() error {
 		return nil
 	}
 	return cli.Errorf(cli.Failed, "in use by another program: %s", strings.Join(taken, ", ")).
-		Hint("see who has it: ss -ltnp\nor take other ports: --port-base %d", c.PortBase+1000)
+		Hint("see who has it: ss -ltnp\nor take other ports: --port-base %d", c.otherPortBase())
 }
 
 // doors are the addresses that the cell's programs listen on.

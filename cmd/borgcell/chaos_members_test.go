@@ -63,7 +63,7 @@ func TestElectionIsTransferred(t *testing.T) {
 		l.goesOn(t, 20)
 		gaps = append(gaps, l.longestGap(began, time.Now()))
 	}
-	if out, code := c.master(t, "transfer", "9"); code != cli.Refused || !strings.Contains(out, "no member 9") {
+	if out, code := c.master(t, "transfer", "9"); code != cli.NotFound || !strings.Contains(out, "no member 9") {
 		t.Errorf("transfer to nobody: exit code %d: %s", code, out)
 	}
 	elected, err := c.electedNow(shortly(t))

@@ -205,7 +205,7 @@ func ports(f facts) finding {
 	}
 	if len(f.portsTaken) > 0 {
 		return finding{level: broken, what: "ports", seen: "in use by another program: " + strings.Join(f.portsTaken, ", "),
-			fix: fmt.Sprintf("see who has them: ss -ltnp; or take others: --port-base %d", f.portBase+1000)}
+			fix: fmt.Sprintf("see who has them: ss -ltnp; or take others: --port-base %d", f.otherPortBase)}
 	}
 	return finding{what: "ports", seen: fmt.Sprintf("%s are free", strings.Join(f.portsFree, ", "))}
 }

@@ -13,7 +13,7 @@ func goodFacts() facts {
 		cgroupVersion: "v2", controllers: []string{"cpu", "memory", "pids"}, userNamespaces: true, nft: true,
 		memBytes: 8 << 30, memFreeBytes: 6 << 30, dir: "/d", diskFreeBytes: 50 << 30, runDir: "/run/borg/borgcell/local",
 		sysctls:   map[string]int64{"kernel.pid_max": 4_194_304, "fs.inotify.max_user_instances": 128},
-		fileLimit: 20000, portBase: 7000, portsFree: []string{"7001-7005"},
+		fileLimit: 20000, otherPortBase: 8000, portsFree: []string{"7001-7005"},
 	}
 }
 

@@ -63,7 +63,7 @@ type facts struct {
 	// What the kernel allows, by the names of sysctls; one that is not there is not known.
 	sysctls               map[string]int64
 	now                   time.Time
-	portBase              int
+	otherPortBase         int
 	portsTaken, portsFree []string
 	// Ports that tasks may be granted and that other programs hold, with the programs.
 	taskPortsHeld []string
@@ -77,7 +77,7 @@ func gather(ctx context.Context, l layout) facts {
 	f := facts{
 		os: runtime.GOOS, arch: runtime.GOARCH, kernel: kernelRelease(), goVersion: runtime.Version(),
 		cpus: runtime.NumCPU(), root: os.Geteuid() == 0,
-		binDir: l.binDir, dir: l.dir, runDir: l.RunDir, portBase: l.PortBase, now: time.Now(),
+		binDir: l.binDir, dir: l.dir, runDir: l.RunDir, otherPortBase: l.otherPortBase(), now: time.Now(),
 	}
 	f.lookAtPrograms(l)
 	f.lookAtCgroups()

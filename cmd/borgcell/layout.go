@@ -34,6 +34,8 @@ const (
 	// ports of outgoing connections from.
 	taskPortsEach = 1000
 	taskPortEnd   = 32768
+	// Another --port-base that is offered is so much further.
+	portBaseStep = 1000
 	// Racks that the machines are spread over.
 	racks = 3
 	// A machine offers at most this part of what it has, in percent: the
@@ -88,6 +90,10 @@ func (l layout) validate() error {
 	case l.Fake == nil && (l.TaskPortBase < 1024 || l.taskPortsPerMachine() < 10):
 		return cli.Errorf(cli.Usage, "--task-port-base %d: want 1024 to %d, so that each of %d machines has at least 10 ports below %d",
 			l.TaskPortBase, taskPortEnd-10*l.Machines, l.Machines, taskPortEnd)
+	}
+	if door := l.doorAmongTaskPorts(); door != "" {
+		return cli.Errorf(cli.Usage, "--task-port-base %d: tasks would be granted the ports %s, and the cell itself listens on %s", l.TaskPortBase, l.allTaskPorts(), door).
+			Hint("take other ports: --port-base %d", l.otherPortBase())
 	}
 	switch l.Runtime {
 	case "auto", "container", "process":
@@ -182,14 +188,44 @@ func (l layout) taskPorts(k int) string {
 	return fmt.Sprintf("%d-%d", first, first+l.taskPortsPerMachine()-1)
 }
 
+// lastTaskPort is the last port that tasks of any machine may be granted.
+func (l layout) lastTaskPort() int {
+	return l.TaskPortBase + max(1, l.Machines)*l.taskPortsPerMachine() - 1
+}
+
+func (l layout) allTaskPorts() string { return fmt.Sprintf("%d-%d", l.TaskPortBase, l.lastTaskPort()) }
+
+// doorAmongTaskPorts is an address of the cell's own that tasks may be granted; empty: there is
+// none.
+func (l layout) doorAmongTaskPorts() string {
+	if l.Fake != nil {
+		return ""
+	}
+	for _, addr := range l.doors() {
+		_, text, _ := net.SplitHostPort(addr)
+		if port, err := strconv.Atoi(text); err == nil && port >= l.TaskPortBase && port <= l.lastTaskPort() {
+			return addr
+		}
+	}
+	return ""
+}
+
+// otherPortBase is another --port-base, whose ports are not those of tasks.
+func (l layout) otherPortBase() int {
+	other := l.PortBase + portBaseStep
+	if l.Fake == nil && other+borgletPageOffset+maxMachines >= l.TaskPortBase && other <= l.lastTaskPort() {
+		other = l.lastTaskPort() + 1
+	}
+	return min(other, 65535-borgletPageOffset-maxMachines)
+}
+
 // taskPortsHeld names what other programs hold of the ports that tasks of all machines may
 // be granted; empty where that is not known.
 func (l layout) taskPortsHeld() []string {
 	if l.Fake != nil {
 		return nil
 	}
-	last := l.TaskPortBase + max(1, l.Machines)*l.taskPortsPerMachine() - 1
-	held, err := container.PortsOfOthers(borglet.PortRange{First: uint16(l.TaskPortBase), Last: uint16(last)})
+	held, err := container.PortsOfOthers(borglet.PortRange{First: uint16(l.TaskPortBase), Last: uint16(l.lastTaskPort())})
 	if err != nil {
 		return nil
 	}

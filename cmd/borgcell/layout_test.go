@@ -19,16 +19,18 @@ func TestLayoutValidates(t *testing.T) {
 		t.Error(err)
 	}
 	for flag, break_ := range map[string]func(*layout){
-		"--cell":           func(l *layout) { l.Name = "No_Name" },
-		"--masters 4":      func(l *layout) { l.Masters = 4 },
-		"--masters 0":      func(l *layout) { l.Masters = 0 },
-		"--masters -3":     func(l *layout) { l.Masters = -3 },
-		"--machines 0":     func(l *layout) { l.Machines = 0 },
-		"--machines 1000":  func(l *layout) { l.Machines = 1000 },
-		"--port-base 80":   func(l *layout) { l.PortBase = 80 },
-		"--port-base 6550": func(l *layout) { l.PortBase = 65500 },
-		"--task-port-base": func(l *layout) { l.TaskPortBase = 32760 },
-		"--runtime":        func(l *layout) { l.Runtime = "docker" },
+		"--cell":                 func(l *layout) { l.Name = "No_Name" },
+		"--masters 4":            func(l *layout) { l.Masters = 4 },
+		"--masters 0":            func(l *layout) { l.Masters = 0 },
+		"--masters -3":           func(l *layout) { l.Masters = -3 },
+		"--machines 0":           func(l *layout) { l.Machines = 0 },
+		"--machines 1000":        func(l *layout) { l.Machines = 1000 },
+		"--port-base 80":         func(l *layout) { l.PortBase = 80 },
+		"--port-base 6550":       func(l *layout) { l.PortBase = 65500 },
+		"--task-port-base":       func(l *layout) { l.TaskPortBase = 32760 },
+		"--task-port-base 6":     func(l *layout) { l.PortBase, l.TaskPortBase = 6000, 6000 },
+		"--task-port-base 20000": func(l *layout) { l.PortBase = 20500 },
+		"--runtime":              func(l *layout) { l.Runtime = "docker" },
 	} {
 		l := goodLayout()
 		break_(&l)

@@ -110,7 +110,11 @@ func command(con *console, name, usage, args string, least, most int, run func(*
 				if n > 0 && most >= 0 && n > most {
 					what = fmt.Sprintf("takes %s, and %q is too much", orNothing(args), ctx.Args().Get(most))
 				}
-				return cli.Errorf(cli.Usage, "%s %s", ctx.Command.HelpName, what).Hint("see: %s --help", ctx.Command.HelpName)
+				e := cli.Errorf(cli.Usage, "%s %s", ctx.Command.HelpName, what)
+				if near := nearSub(ctx.Command, ctx.Args().First()); near != "" {
+					return e.Hint("did you mean: %s %s?", ctx.Command.HelpName, near)
+				}
+				return e.Hint("see: %s --help", ctx.Command.HelpName)
 			}
 			s, err := newSession(ctx, con)
 			if err != nil {
@@ -120,6 +124,15 @@ func command(con *console, name, usage, args string, least, most int, run func(*
 			return s.typedError(s.explain(run(s)))
 		},
 	}
+}
+
+// nearSub is the command under another one whose name is like what was typed; empty: none.
+func nearSub(c *ucli.Command, typed string) string {
+	var names []string
+	for _, sub := range c.Subcommands {
+		names = append(names, sub.Name)
+	}
+	return cli.Nearest(typed, names)
 }
 
 func orNothing(args string) string {

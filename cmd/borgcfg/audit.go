@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -71,6 +72,7 @@ func auditTrail(s *session) error {
 	}
 	if shown == 0 {
 		s.tellNearUser(m, req)
+		s.tellNearObject(m, req.Object)
 	}
 	if s.out.machine() {
 		return list(s.out, all)
@@ -109,6 +111,28 @@ func (s *session) tellNearUser(m *client.Client, req *borgrpc.AuditRequest) {
 	}
 	if near := cli.Nearest(req.User, names); near != "" && near != req.User {
 		s.progress("the cell has nothing of user %s; did you mean --by %s?", req.User, near)
+	}
+}
+
+// tellNearObject offers a name like that of an object of which nothing is known.
+func (s *session) tellNearObject(m *client.Client, object string) {
+	if object == "" {
+		return
+	}
+	var names []string
+	if jobs, err := m.ListJobs(s.ctx, &borgrpc.ListJobsRequest{Dead: true}); err == nil {
+		for _, j := range jobs.Jobs {
+			user, name := j.GetMeta().GetUser(), j.GetMeta().GetName()
+			names = append(names, s.short(user, name), user+"/"+name)
+		}
+	}
+	if machines, err := m.ListMachines(s.ctx, &borgrpc.ListMachinesRequest{}); err == nil {
+		for _, x := range machines.Machines {
+			names = append(names, x.GetMeta().GetName())
+		}
+	}
+	if near := cli.Nearest(object, names); near != "" && !slices.Contains(names, object) {
+		s.progress("did you mean: borgcfg audit %s?", near)
 	}
 }
 

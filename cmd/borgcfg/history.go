@@ -123,6 +123,9 @@ func history(s *session) error {
 	if err := s.tellUnknown(s.flag.String("job"), req.Machine); err != nil {
 		return err
 	}
+	if err := s.tellUnknownTask(s.flag.String("task")); err != nil {
+		return err
+	}
 	if err := s.tellUnknownUser(req.User); err != nil {
 		return err
 	}

@@ -80,6 +80,8 @@ type merger struct {
 	// failed is how many tasks could not be read to their end.
 	failed int
 	dead   bool
+	// wrote: a line was printed.
+	wrote bool
 }
 
 // jobLogs prints what all tasks of a job wrote, in the order in which their machines
@@ -119,6 +121,11 @@ func (s *session) jobLogs(job jobName, req *borgrpc.LogsRequest) error {
 	g.take(ctx, tasks)
 	if err := g.run(ctx); err != nil {
 		return err
+	}
+	if len(g.order) > 0 && !g.wrote && g.failed == 0 {
+		first := proto.CloneOf(req)
+		first.Index = g.order[0].index
+		s.tellOtherStream(m, first)
 	}
 	if g.failed > 0 {
 		return cli.Errorf(cli.Unreachable, "of %d tasks of %s, the output of %d could not be read to its end", len(g.order), s.short(job.user, job.name), g.failed)
@@ -383,6 +390,7 @@ func (g *merger) print(src *logSource) error {
 		prefix = fmt.Sprintf("\x1b[%dm%s\x1b[0m", 31+src.index%6, prefix)
 	}
 	var b bytes.Buffer
+	g.wrote = g.wrote || len(lines) > 0
 	for line := range bytes.Lines(lines) {
 		b.WriteString(prefix)
 		if g.s.terminal {

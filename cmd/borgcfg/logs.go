@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"borg/borgmaster/client"
 	"borg/cfg"
 	"borg/cli"
@@ -45,8 +47,10 @@ func logs(s *session) error {
 		err = s.followTask(m, req)
 	} else {
 		var n int64
-		if n, err = s.copyLog(m, req); err == nil && n == 0 && req.Attempt == 0 {
-			s.tellNotStarted(m, req)
+		if n, err = s.copyLog(m, req); err == nil && n == 0 {
+			if !s.tellOtherStream(m, req) && req.Attempt == 0 {
+				s.tellNotStarted(m, req)
+			}
 		}
 	}
 	var missing *client.NotFoundError
@@ -187,6 +191,27 @@ func (s *session) lookAt(m *client.Client, req *borgrpc.LogsRequest) (*borgpb.Ta
 			Hint("see what there is: borgcfg tasks %s", s.short(req.User, req.Name))
 	}
 	return resp.Tasks[0], nil
+}
+
+// tellOtherStream tells of a task that wrote nothing to the stream that was asked for, and
+// something to the other one. It reports whether that is so.
+func (s *session) tellOtherStream(m *client.Client, req *borgrpc.LogsRequest) bool {
+	other, flag, name := proto.CloneOf(req), " --stderr", "standard error"
+	other.Stream, other.TailBytes, other.Follow = borgrpc.LogStream_LOG_STREAM_STDERR, 1, false
+	if req.Stream == borgrpc.LogStream_LOG_STREAM_STDERR {
+		other.Stream, flag, name = borgrpc.LogStream_LOG_STREAM_STDOUT, "", "standard output"
+	}
+	wrote := false
+	err := m.Logs(s.ctx, other, func(resp *borgrpc.LogsResponse) error {
+		wrote = wrote || len(resp.Data) > 0
+		return nil
+	})
+	if err != nil || !wrote {
+		return false // The log was read; that is what counts.
+	}
+	task := fmt.Sprintf("%s/%d", s.short(req.User, req.Name), req.Index)
+	s.progress("%s wrote nothing there; what it wrote to %s: borgcfg logs%s %s", task, name, flag, task)
+	return true
 }
 
 // tellNotStarted tells of a task that wrote nothing because it could not even

@@ -250,10 +250,12 @@ func (s *session) reach(goal roster.Goal) error {
 func (s *session) believe(since time.Time, r roster.Roster, err error) (time.Time, error) {
 	var byPlan *roster.Refused
 	var byMaster *client.StateError
+	// The replica that told the roster may lag behind, and show a member that is gone.
+	var gone *client.NotFoundError
 	switch {
 	case err == nil:
 		return time.Time{}, nil
-	case !errors.As(err, &byPlan) && !errors.As(err, &byMaster):
+	case !errors.As(err, &byPlan) && !errors.As(err, &byMaster) && !errors.As(err, &gone):
 		return since, err
 	case since.IsZero():
 		since = time.Now()
@@ -350,6 +352,9 @@ func refusedRoster(r roster.Roster, err error) error {
 		return err
 	}
 	e := cli.Errorf(cli.Refused, "%s", refused.What)
+	if refused.Missing {
+		e.Code = cli.NotFound
+	}
 	switch {
 	case refused.Addr != "":
 		return e.Hint("%s\nthen this again", joinHint(r, refused.ID, refused.Addr))

@@ -213,7 +213,11 @@ func (s *session) quotas(user string) error {
 		return err
 	}
 	if user != "" && holdsNothing(resp) {
-		s.progress("the cell has nothing of user %s, and shows what any user may have; is the name right?", user)
+		shown := ", and shows what any user may have"
+		if len(resp.Shares) == 0 {
+			shown = " that you may see"
+		}
+		s.progress("the cell has nothing of user %s%s; is the name right?", user, shown)
 		if h, err := s.holder(user); err == nil && h.near != "" {
 			s.progress("did you mean %s?", h.near)
 		}
@@ -259,6 +263,7 @@ func holdsNothing(resp *borgrpc.ListQuotasResponse) bool {
 func (s *session) fillResources(m *client.Client, objects []declared) (map[string]string, error) {
 	bounds := make(map[string]*borgpb.Resources)
 	filled := make(map[string]string)
+	var lacks cfg.Faults
 	for _, d := range objects {
 		otherwise, known := bounds[d.User]
 		if !known {
@@ -287,8 +292,11 @@ func (s *session) fillResources(m *client.Client, objects []declared) (map[strin
 			filled[d.Key()] = amountsText(more)
 		}
 		if fault := d.Lacks(); fault != nil {
-			return nil, cfg.Faults{fault}
+			lacks = append(lacks, fault)
 		}
+	}
+	if len(lacks) > 0 {
+		return nil, lacks
 	}
 	return filled, nil
 }

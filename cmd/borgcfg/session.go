@@ -1,12 +1,13 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os/user"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -79,7 +80,11 @@ func (s *session) lookup() client.Lookup {
 	if s.env(env) == "" {
 		env = "BORG_CELL"
 	}
-	return client.Lookup{Flag: s.flag.String("cell"), Env: s.env(env), EnvName: env, Identity: cmp.Or(s.flag.String("identity"), s.env("BORG_IDENTITY"))}
+	l := client.Lookup{Flag: s.flag.String("cell"), Env: s.env(env), EnvName: env, Identity: s.flag.String("identity")}
+	if l.Identity == "" {
+		l.Identity, l.IdentityOrigin = s.env("BORG_IDENTITY"), "$BORG_IDENTITY"
+	}
+	return l
 }
 
 // master returns the client, making it when first asked.
@@ -102,7 +107,7 @@ func (s *session) master() (*client.Client, error) {
 	// Renews what has passed half of its life; a command that ends before that
 	// leaves it to the next one.
 	s.renewing.Go(func() { source.Run(s.ctx) })
-	config := client.Config{Masters: place.Masters, CellID: place.CellID, Identity: source, Timeout: s.flag.Duration("timeout"), Waits: s.waits}
+	config := client.Config{Masters: place.Masters, CellID: place.CellID, Identity: source, Timeout: s.flag.Duration("timeout"), Waits: s.waits, Retries: s.retries}
 	if s.flag.Bool("verbose") {
 		config.Log = slog.New(slog.NewTextHandler(s.stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
@@ -116,6 +121,15 @@ func (s *session) master() (*client.Client, error) {
 // waits says that the masters have asked to come back later, and that this is done.
 func (s *session) waits(what, why string, wait time.Duration) {
 	s.progress("%s: %s; waiting %v", what, why, wait.Round(10*time.Millisecond))
+}
+
+// retries tells that no master serves a call, which is tried on.
+func (s *session) retries(what string, said map[string]error, left time.Duration) {
+	var each []string
+	for _, addr := range slices.Sorted(maps.Keys(said)) {
+		each = append(each, fmt.Sprintf("%s: %v", addr, said[addr]))
+	}
+	s.progress("%s: no master has served it yet (%s); trying for %v more", what, strings.Join(each, "; "), left.Round(time.Second))
 }
 
 // simulated says that the cell is none that runs anything, and goes by its clock.

@@ -30,6 +30,28 @@ func (s *session) tellUnknown(job, machine string) error {
 	return s.tellMissed(s.missesMachine(machine))
 }
 
+// tellUnknownTask warns of a task that the cell does not have, or not any more.
+func (s *session) tellUnknownTask(name string) error {
+	if name == "" {
+		return nil
+	}
+	n, index, err := s.task(name)
+	if err != nil {
+		return err
+	}
+	v, err := s.find(n)
+	if err != nil || v.set != nil {
+		return s.tellMissed(err)
+	}
+	if _, err = s.lookAt(s.client, &borgrpc.LogsRequest{User: n.user, Name: n.name, Index: index}); err != nil {
+		var missing *client.NotFoundError
+		if errors.As(err, &missing) {
+			err = s.noSuchTask(n, missing)
+		}
+	}
+	return s.tellMissed(err)
+}
+
 // tellUnwatched warns of one that a watch names and that is not there, or not yet.
 func (s *session) tellUnwatched(req *borgrpc.WatchRequest) error {
 	switch {
@@ -124,6 +146,8 @@ func (s *session) missingHint(object, message string) string {
 		if user, name, ok := strings.Cut(object, "/"); ok {
 			return nextOf(s.noSuchJob(jobName{user, name}), otherwise)
 		}
+	case says("no member "):
+		return "see who there is: borgcfg master list"
 	case says("such volume"):
 		return "see what there is: borgcfg volume list"
 	case says("not banned"):
