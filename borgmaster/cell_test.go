@@ -38,6 +38,8 @@ type testCell struct {
 	// Each ends what a master does by itself, and not its server.
 	end []context.CancelFunc
 	ops int
+	// Those that look at the cell; nil before the first look.
+	lookers map[string]borgrpc.MasterServiceClient
 }
 
 // clock lets time pass speed times as quickly as outside.
@@ -138,6 +140,20 @@ func (tc *testCell) client(replica int, name string) borgrpc.MasterServiceClient
 	return borgrpc.NewMasterServiceClient(tc.conn(replica, identity.User, name))
 }
 
+// looker is a client that is kept: a new connection for each of many looks would be a flood of
+// handshakes.
+func (tc *testCell) looker(replica int, name string) borgrpc.MasterServiceClient {
+	tc.t.Helper()
+	if tc.lookers == nil {
+		tc.lookers = map[string]borgrpc.MasterServiceClient{}
+	}
+	key := fmt.Sprint(replica, "/", name)
+	if tc.lookers[key] == nil {
+		tc.lookers[key] = tc.client(replica, name)
+	}
+	return tc.lookers[key]
+}
+
 func (tc *testCell) scheduling(replica int) borgrpc.SchedulingServiceClient {
 	return borgrpc.NewSchedulingServiceClient(tc.conn(replica, identity.Scheduler, "1"))
 }
@@ -233,7 +249,7 @@ func (tc *testCell) tasks(owner, name string) []*borgpb.Task {
 
 func (tc *testCell) tasksAt(replica int, owner, name string) []*borgpb.Task {
 	tc.t.Helper()
-	resp, err := tc.client(replica, owner).ListTasks(tc.t.Context(), &borgrpc.ListTasksRequest{User: owner, Name: name, Attempts: true})
+	resp, err := tc.looker(replica, owner).ListTasks(tc.t.Context(), &borgrpc.ListTasksRequest{User: owner, Name: name, Attempts: true})
 	if err != nil {
 		tc.t.Fatal(err)
 	}

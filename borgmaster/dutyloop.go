@@ -195,8 +195,8 @@ func (d *dutyLoop) raises(format uint32) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.term == 0 {
-		// An elected replica begins its duties a moment later.
-		return d.m.cfg.Log.State().Ready
+		// An elected replica begins its duties a moment later, if it has any.
+		return d.ctx != nil && d.m.cfg.Log.State().Ready
 	}
 	return d.core.Raises(d.m.cfg.MonotonicNs(), format)
 }

@@ -115,7 +115,7 @@ func TestAddMachineRefusals(t *testing.T) {
 
 func (tc *testCell) machine(name string) *borgpb.Machine {
 	tc.t.Helper()
-	resp, err := tc.client(1, "root").ListMachines(tc.t.Context(), &borgrpc.ListMachinesRequest{Name: name})
+	resp, err := tc.looker(1, "root").ListMachines(tc.t.Context(), &borgrpc.ListMachinesRequest{Name: name})
 	if err != nil {
 		tc.t.Fatal(err)
 	}
