@@ -27,6 +27,8 @@ import (
 const (
 	// oddDepth is how deep fields of messages in messages are set.
 	oddDepth = 5
+	// oddSparse is of how many messages that a client streams one is tried.
+	oddSparse = 20
 	// oddWait is how long a call may last that has nothing to say.
 	oddWait = 150 * time.Millisecond
 	// notUTF8 stands in a message for a text that no library would send, and is replaced on
@@ -230,7 +232,13 @@ func TestOddFields(t *testing.T) {
 			}
 			conn := conns[to]
 			req := a.req()
+			// A user may open few streams a second. What may be sent on this one is what Mutate
+			// takes, so one of many is enough.
+			sparse, seen := call.IsStreamingClient() && m.rows[path(call)].at == m.addr, 0
 			try := func(where string) {
+				if seen++; sparse && seen%oddSparse != 0 {
+					return
+				}
 				tried++
 				err := m.callRaw(conn, call, req)
 				code := status.Code(err)
