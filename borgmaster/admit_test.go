@@ -47,8 +47,8 @@ func TestTooMuchIsRefused(t *testing.T) {
 	}
 }
 
-// TestStreamsHaveARate: whoever opens and cancels streams without end is refused, whatever stream it is, and told when to
-// come back; others are not.
+// TestStreamsHaveARate: a user who opens and cancels streams of any kind without end is refused, and told when to try
+// again; others are not.
 func TestStreamsHaveARate(t *testing.T) {
 	tc := newCell(t, 1, func(_ int, c *borgmaster.Config) { c.Admission = admission.Config{ReadsPerS: 1e9} })
 	for name, open := range map[string]func(ctx context.Context, conn *grpc.ClientConn) (grpc.ClientStream, error){

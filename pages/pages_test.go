@@ -145,8 +145,8 @@ func (s *sharedSite) get(view, target string) *httptest.ResponseRecorder {
 	return w
 }
 
-// TestAnswersAreShared: whoever asks within a second is sent the same bytes, whatever the parameters, and nobody those
-// of another view.
+// TestAnswersAreShared: all requests of one view within a second are sent the same bytes, whatever their parameters; those
+// of another view are not.
 func TestAnswersAreShared(t *testing.T) {
 	for _, targets := range [][]string{{"/", "/?refresh=7", "/?refresh=8", "/?x=1"}, {"/?format=json"}, {"/metrics", "/metrics?x=1"}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -155,7 +155,7 @@ func TestAnswersAreShared(t *testing.T) {
 			for range 300 {
 				for _, target := range targets {
 					if w := s.get("all", target); w.Code != http.StatusOK || w.Body.String() != first {
-						t.Fatalf("%s is %d and was made anew", target, w.Code)
+						t.Fatalf("%s is %d and was rendered again", target, w.Code)
 					}
 				}
 			}

@@ -190,7 +190,7 @@ func (g *grid) meets(s *static, t *site) bool {
 	return !s.away.From(t.name) && s.volumes.Fits(t.machine) && cell.Untolerated(s.tolerations, t.machine) == nil && !s.banned(t.name)
 }
 
-// banned tells whether a package must not be started on a machine.
+// banned reports whether a package must not be started on a machine.
 func (s *static) banned(machine string) bool {
 	return slices.ContainsFunc(s.bans, func(b *cell.Ban) bool { return b.Machine() == "" || b.Machine() == machine })
 }

@@ -65,7 +65,7 @@ type grid struct {
 	singles    [][]single
 
 	// attributes are the keys that some machine has or had since the arrays were made. A
-	// machine with another one makes them anew.
+	// machine with another one has the arrays rebuilt.
 	attributes map[string]bool
 	// everywhere and nowhere are the facts of constraints on other attributes; noColumn is
 	// the column of each of those.

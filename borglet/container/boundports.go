@@ -10,7 +10,7 @@ import (
 )
 
 // The kernel's tables do not show a TCP socket that is bound and neither listens nor is
-// connected, though it keeps others from its port. Binding the port tells whether it has such
+// connected, though it keeps others from its port. Binding the port shows whether it has such
 // a socket; asking the sockets of all tasks tells whose it is.
 
 // bindable reports whether a TCP port can be bound on all addresses, with or without

@@ -113,7 +113,7 @@ func (c *Cell) applyEntry(data []byte) []*borgpb.Result {
 func readEntry(data []byte) (*borgpb.Entry, bool) {
 	const cellTime, wallTime, ops = 1, 2, 3
 	entry := new(borgpb.Entry)
-	return entry, eachField(data, func(field protowire.Number, number uint64, value []byte) bool {
+	return entry, EachField(data, func(field protowire.Number, number uint64, value []byte) bool {
 		switch {
 		case field == cellTime && value == nil:
 			entry.CellTimeNs = int64(number)

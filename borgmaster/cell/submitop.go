@@ -25,7 +25,7 @@ func decodeSubmit(data []byte, o *submitOp) (*borgpb.Op, bool) {
 	o.kind.SubmitJob = &o.submit
 	o.op.Op = &o.kind
 	var hasPrincipal, hasSubmit bool
-	ok := eachField(data, func(field protowire.Number, number uint64, value []byte) (ok bool) {
+	ok := EachField(data, func(field protowire.Number, number uint64, value []byte) (ok bool) {
 		switch {
 		case field == requestID && value != nil:
 			o.op.RequestId, ok = text(value)
@@ -46,7 +46,7 @@ func decodeSubmit(data []byte, o *submitOp) (*borgpb.Op, bool) {
 // decodeAsker reads a principal that is a user, or a program of the cell.
 func decodeAsker(p *borgpb.Principal, data []byte) bool {
 	const user, role = 1, 2
-	return eachField(data, func(field protowire.Number, number uint64, value []byte) (ok bool) {
+	return EachField(data, func(field protowire.Number, number uint64, value []byte) (ok bool) {
 		switch {
 		case field == user && value != nil:
 			p.User, ok = text(value)
@@ -61,7 +61,7 @@ func decodeAsker(p *borgpb.Principal, data []byte) bool {
 // decodeSubmitJob reads a submit without labels. It is mostly who asks whose job it is.
 func decodeSubmitJob(s *borgpb.SubmitJob, data []byte, asker string) bool {
 	const user, name, spec = 1, 2, 5
-	return eachField(data, func(field protowire.Number, _ uint64, value []byte) (ok bool) {
+	return EachField(data, func(field protowire.Number, _ uint64, value []byte) (ok bool) {
 		switch {
 		case value == nil:
 		case field == user && string(value) == asker:

@@ -114,7 +114,7 @@ func (c *Cell) setCharged(v *Volume, band borgpb.Band, bytes int64) {
 	v.band, v.charged = band, bytes
 }
 
-// chargeVolumes charges the volumes of one task or alloc anew. It follows each change of them,
+// chargeVolumes recomputes the charges of the volumes of one task or alloc. It follows each change of them,
 // and of what is charged with the task or alloc.
 func (c *Cell) chargeVolumes(of TaskID) {
 	if c.volumes.list.len() == 0 {
@@ -132,7 +132,7 @@ func (c *Cell) chargeVolumes(of TaskID) {
 	}
 }
 
-// chargeVolumesOf charges all volumes of a job or alloc set anew.
+// chargeVolumesOf recomputes the charges of all volumes of a job or alloc set.
 func (c *Cell) chargeVolumesOf(key JobKey) {
 	if c.volumes.list.len() == 0 {
 		return

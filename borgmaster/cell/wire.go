@@ -2,9 +2,9 @@ package cell
 
 import "google.golang.org/protobuf/encoding/protowire"
 
-// eachField calls f for each field of a message that consists of varints and of bytes, of
+// EachField calls f for each field of a message that consists of varints and of bytes, of
 // which value is nil and not nil. False: it is no such message, or f wants no more of it.
-func eachField(data []byte, f func(field protowire.Number, number uint64, value []byte) bool) bool {
+func EachField(data []byte, f func(field protowire.Number, number uint64, value []byte) bool) bool {
 	for len(data) > 0 {
 		field, kind, n := protowire.ConsumeTag(data)
 		if n < 0 {

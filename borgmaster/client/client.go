@@ -49,7 +49,7 @@ const (
 	// each round.
 	minPause = 25 * time.Millisecond
 	maxPause = time.Second
-	// A call that nobody has served for so long is told of, once.
+	// retriesAfter is how long no master has served a call when Config.Retries is called.
 	retriesAfter = time.Second
 )
 

@@ -453,7 +453,7 @@ func TestAStreamThatNobodyServes(t *testing.T) {
 	}
 }
 
-// TestRetriesAreTold: a call that no master serves is told of once, before it is given up.
+// TestRetriesAreTold: Config.Retries is called once for a call that no master serves, before the call is given up.
 func TestRetriesAreTold(t *testing.T) {
 	dead := deadAddr(t)
 	var told []string

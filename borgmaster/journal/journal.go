@@ -16,12 +16,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/tell/hostpath"
-
-	"golang.org/x/sys/unix"
 )
 
 const (

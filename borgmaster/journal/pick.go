@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
 )
 
@@ -30,7 +31,7 @@ func (p Pick) decode(data []byte) (b *borgpb.JournalBlock, ok bool) {
 		return b, proto.Unmarshal(data, b) == nil
 	}
 	const entries, gaps = protowire.Number(1), protowire.Number(3)
-	ok = eachField(data, func(number protowire.Number, _ uint64, body []byte) bool {
+	ok = cell.EachField(data, func(number protowire.Number, _ uint64, body []byte) bool {
 		switch number {
 		case entries:
 			index, ok := indexOf(body)
@@ -49,38 +50,11 @@ func (p Pick) decode(data []byte) (b *borgpb.JournalBlock, ok bool) {
 // indexOf reads the index of an entry.
 func indexOf(data []byte) (index uint64, ok bool) {
 	const field = protowire.Number(1)
-	ok = eachField(data, func(number protowire.Number, n uint64, _ []byte) bool {
+	ok = cell.EachField(data, func(number protowire.Number, n uint64, _ []byte) bool {
 		if number == field {
 			index = n
 		}
 		return true
 	})
 	return index, ok
-}
-
-// eachField calls f with the fields of a message, with the value of numbers and the bytes of others, until it returns
-// false. It reports whether the message is whole and f returned true each time.
-func eachField(data []byte, f func(number protowire.Number, n uint64, body []byte) bool) bool {
-	for len(data) > 0 {
-		number, kind, used := protowire.ConsumeTag(data)
-		if used < 0 {
-			return false
-		}
-		data = data[used:]
-		var n uint64
-		var body []byte
-		switch kind {
-		case protowire.VarintType:
-			n, used = protowire.ConsumeVarint(data)
-		case protowire.BytesType:
-			body, used = protowire.ConsumeBytes(data)
-		default:
-			used = protowire.ConsumeFieldValue(number, kind, data)
-		}
-		if used < 0 || !f(number, n, body) {
-			return false
-		}
-		data = data[used:]
-	}
-	return true
 }
