@@ -69,9 +69,14 @@ func TestTheAuthorityIsReplaced(t *testing.T) {
 		return borgrpc.NewAuthorityServiceClient(conn)
 	}
 	root := user(copies[2], "root")
+	// Kept: a new connection for each of many looks would be a flood of handshakes.
+	lookers := map[int]borgrpc.AuthorityServiceClient{}
 	list := func(replica int) *borgrpc.ListAuthoritiesResponse {
 		t.Helper()
-		is, err := authorities(replica, root).ListAuthorities(t.Context(), &borgrpc.ListAuthoritiesRequest{})
+		if lookers[replica] == nil {
+			lookers[replica] = authorities(replica, root)
+		}
+		is, err := lookers[replica].ListAuthorities(t.Context(), &borgrpc.ListAuthoritiesRequest{})
 		if err != nil {
 			t.Fatalf("replica %d: %v", replica, err)
 		}
