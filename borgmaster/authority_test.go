@@ -88,17 +88,23 @@ func TestTheAuthorityIsReplaced(t *testing.T) {
 	if _, err := authorities(1, user(first, "bob")).ReplaceAuthority(t.Context(), &borgrpc.ReplaceAuthorityRequest{}); status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "needs the capability admin") {
 		t.Errorf("bob replaces the authority: %v", err)
 	}
-	// Alice calls all the time, each time on a connection of its own.
+	// Alice calls all the time, each time on a connection of its own. More often than this would
+	// be a flood of handshakes, which may be refused.
 	alice := user(copies[0], "alice")
 	var calls, failed atomic.Int64
 	stop := make(chan struct{})
 	var calling sync.WaitGroup
+	stopCalling := sync.OnceFunc(func() {
+		close(stop)
+		calling.Wait()
+	})
+	defer stopCalling()
 	calling.Go(func() {
 		for n := 0; ; n++ {
 			select {
 			case <-stop:
 				return
-			default:
+			case <-time.After(20 * time.Millisecond):
 			}
 			conn, err := door.Dial(tc.addrs[n%3], alice, door.AnyMaster(alice))
 			if err == nil {
@@ -143,8 +149,7 @@ func TestTheAuthorityIsReplaced(t *testing.T) {
 	}
 	seen := calls.Load()
 	until(t, "alice has called with the next authority", func() bool { return calls.Load() > seen+10 })
-	close(stop)
-	calling.Wait()
+	stopCalling()
 	if _, err := root.RenewNow(t.Context()); err != nil {
 		t.Fatal(err)
 	}

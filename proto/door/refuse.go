@@ -76,13 +76,31 @@ func (l *pickyListener) Accept() (net.Conn, error) {
 		if !ok {
 			return conn, nil
 		}
-		if l.judge(tcp) == letIn {
+		is := l.judge(tcp)
+		if is == letIn {
 			return conn, nil
 		}
-		// The first one of a flood is not kept.
-		entrance.Refuse(conn)
 		_, l.flood = l.Listener.(syscall.Conn)
+		if is == gone || !l.flood || !l.keep(tcp) {
+			entrance.Refuse(conn)
+		}
 	}
+}
+
+// keep keeps back a connection that the listener has accepted, and reports false if it could not.
+func (l *pickyListener) keep(conn *net.TCPConn) bool {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var socket int
+	closed := raw.Control(func(fd uintptr) { socket, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) })
+	if closed != nil || err != nil {
+		return false
+	}
+	l.back = append(l.back, backed{socket, entrance.HostOf(conn.RemoteAddr())})
+	conn.Close()
+	return true
 }
 
 // fromKernel returns the next connection, as Accept, or nil if none has come for acceptRest and none

@@ -102,8 +102,7 @@ func TestWhatIsKeptBack(t *testing.T) {
 	}
 	last.Close()
 	full.Store(false)
-	// Not the last one, which has hung up, and not the first three: the first one is closed at
-	// once, and the next two when there are too many.
+	// Not the last one, which has hung up, and not the first three, which are too many.
 	for i := len(flood) - 2; i >= 3; i-- {
 		if got, want := accept().RemoteAddr().String(), flood[i].LocalAddr().String(); got != want {
 			t.Fatalf("%s is let in, want %s", got, want)
@@ -111,6 +110,20 @@ func TestWhatIsKeptBack(t *testing.T) {
 	}
 	if len(l.back) != 0 {
 		t.Errorf("%d connections are still kept back", len(l.back))
+	}
+	// One alone is not refused either.
+	full.Store(true)
+	alone := dialFrom(t, "127.0.0.1", inner.Addr().String())
+	defer alone.Close()
+	if _, err := alone.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	other = dialFrom(t, "127.0.0.2", inner.Addr().String())
+	defer other.Close()
+	accept()
+	full.Store(false)
+	if got, want := accept().RemoteAddr().String(), alone.LocalAddr().String(); got != want {
+		t.Errorf("%s is let in, want %s", got, want)
 	}
 }
 
