@@ -36,14 +36,18 @@ const testCellID = "test-0001"
 // replica over raft and its disk, a scheduler process, the borglets of machines
 // with a pretended kernel, and the jobs of two users.
 type realCell struct {
-	t        *testing.T
-	replica  *replica.Replica
-	addr     string
-	m        *borgmaster.Master
-	machines map[string]*realMachine
-	made     int
+	t *testing.T
+	// A copy of ca, which calls can replace.
+	authority *identity.Authority
+	replica   *replica.Replica
+	addr      string
+	m         *borgmaster.Master
+	machines  map[string]*realMachine
+	made      int
 	// What the machines' pretended kernels do not start, and why; nil: they start all.
 	refuse func(*borglet.Launch) error
+	// Of the machines; newRealCell sets one that starts again at once.
+	backoff borglet.Backoff
 }
 
 // realMachine is a borglet at its address.
@@ -55,8 +59,15 @@ type realMachine struct {
 
 func newRealCell(t *testing.T) *realCell {
 	t.Helper()
-	rc := &realCell{t: t, machines: map[string]*realMachine{}}
+	rc := &realCell{t: t, machines: map[string]*realMachine{}, backoff: borglet.Backoff{FirstNs: 1, BaseNs: 1, MaxNs: 1, HealthyNs: int64(time.Hour)}}
 	dir := t.TempDir()
+	data, err := ca.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rc.authority, err = identity.DecodeAuthority(ca.Cell(), data, rand.Reader); err != nil {
+		t.Fatal(err)
+	}
 	l, err := door.Listen("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +78,7 @@ func newRealCell(t *testing.T) *realCell {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	own := source(t, identity.Master, "1")
+	own := rc.source(identity.Master, "1")
 	if rc.replica, err = replica.Open(replica.Config{Identity: own, Store: checkpoint.Config{Dir: filepath.Join(dir, "1")}}); err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +98,7 @@ func newRealCell(t *testing.T) *realCell {
 		t.Fatal(err)
 	}
 	m, err := borgmaster.New(borgmaster.Config{
-		CellName: "test", Replica: 1, Addr: rc.addr, SchedulerSocket: socket, SchedulerPages: []string{shown}, Identity: own, Authority: ca, FirstAdmin: "root",
+		CellName: "test", Replica: 1, Addr: rc.addr, SchedulerSocket: socket, SchedulerPages: []string{shown}, Identity: own, Authority: rc.authority, FirstAdmin: "root",
 		Log: rc.replica, Members: rc.replica, MemberChanges: rc.replica, Checkpoints: rc.replica, Insides: rc.replica, Audit: trail, Journal: events, Keys: cellkey.NewRing(nil, key),
 		PollPeriod: 100 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 	})
@@ -102,10 +113,20 @@ func newRealCell(t *testing.T) *realCell {
 	rc.run(rc.replica.Run, nil)
 	rc.run(m.Run, nil)
 	rc.run(func(ctx context.Context) error {
-		return process.Run(ctx, process.Config{Master: rc.addr, Identity: source(t, identity.Scheduler, "1"), Socket: socket, Pages: shown, RetryMin: 10 * time.Millisecond, RetryMax: 100 * time.Millisecond})
+		return process.Run(ctx, process.Config{Master: rc.addr, Identity: rc.source(identity.Scheduler, "1"), Socket: socket, Pages: shown, RetryMin: 10 * time.Millisecond, RetryMax: 100 * time.Millisecond})
 	}, nil)
 	rc.until("the cell has its first admin", func() bool { return rc.view(func(c *cell.Cell) bool { return c.NumAdmins() > 0 }) })
 	return rc
+}
+
+// source is who somebody of the cell is.
+func (rc *realCell) source(role identity.Role, id string) *identity.Source {
+	rc.t.Helper()
+	s, err := rc.authority.Source(name(role, id), time.Now(), identity.LifeOf(role))
+	if err != nil {
+		rc.t.Fatal(err)
+	}
+	return s
 }
 
 // run does something until the test ends: what was begun last ends first.
@@ -150,14 +171,14 @@ func (rc *realCell) startMachine(name string) *realMachine {
 	m := &realMachine{name: name, dir: rc.t.TempDir(), addr: l.Addr().String()}
 	kernel := borglet.NewFake()
 	kernel.Refuse = rc.refuse
-	who := source(rc.t, identity.Borglet, name)
+	who := rc.source(identity.Borglet, name)
 	agent, err := borglet.New(borglet.Config{
 		Name: name, Dir: m.dir, Build: "test", Boot: "boot1", Runtime: kernel, Log: slog.New(slog.DiscardHandler),
 		Spec: &borgpb.MachineSpec{
 			Addr: m.addr, Capacity: &borgpb.Resources{CpuMilli: 4000, MemBytes: 4 << 30, DiskBytes: 4 << 30}, PortFirst: 20000, PortLast: 20999,
 			Attributes: map[string]string{"slot": name},
 		},
-		Backoff:            borglet.Backoff{FirstNs: 1, BaseNs: 1, MaxNs: 1, HealthyNs: int64(time.Hour)},
+		Backoff:            rc.backoff,
 		CertificateExpires: func() time.Time { return who.Current().Expires() },
 	})
 	if err != nil {
@@ -196,7 +217,7 @@ func (rc *realCell) addMachineRequest(addr string) *borgrpc.AddMachineRequest {
 }
 
 func (rc *realCell) conn(role identity.Role, id string) *grpc.ClientConn {
-	return dial(rc.t, rc.addr, source(rc.t, role, id), name(identity.Master, "1"))
+	return dial(rc.t, rc.addr, rc.source(role, id), name(identity.Master, "1"))
 }
 
 func (rc *realCell) master(role identity.Role, id string) borgrpc.MasterServiceClient {

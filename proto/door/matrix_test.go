@@ -98,6 +98,7 @@ var (
 // was revoked. What decides is all there: objects in the cell, members in the
 // log. The right caller comes last, and finds done nothing of what was refused.
 func TestMatrix(t *testing.T) {
+	t.Parallel()
 	m := newMatrix(t)
 	var got strings.Builder
 	got.WriteString(`# What comes of every call, by who makes it. Made by go test ./proto/door -run Matrix -rewrite.

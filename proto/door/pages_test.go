@@ -204,6 +204,8 @@ func TestTextOfOthersIsEscaped(t *testing.T) {
 	const evil = `<script>alert("1")</script>`
 	rc := newRealCell(t)
 	rc.refuse = func(*borglet.Launch) error { return errors.New(evil) }
+	// So that the text stands while the page is looked at.
+	rc.backoff = borglet.DefaultBackoff()
 	m1 := rc.addMachine("m1")
 	rc.must("alice", rc.submit("alice", "web", "m1"))
 	url := rc.show("127.0.0.1:0", door.Config{Identity: source(t, identity.Borglet, "m1")}, m1.agent.Pages()).URL()

@@ -118,7 +118,7 @@ func look(req proto.Message) *row {
 // of a task that has died since.
 func (m *matrix) ofTask(req func() proto.Message) ask {
 	gone := name(identity.Task, "alice/gone/0")
-	return ask{who: task, req: req, before: &ask{who: gone, req: req, credential: m.certifyAt(ca, gone, m.revokedAt)}}
+	return ask{who: task, req: req, before: &ask{who: gone, req: req, credential: m.certifyAt(m.authority, gone, m.revokedAt)}}
 }
 
 // tasksToo is the row of a call with which users look at everything and tasks at
@@ -336,7 +336,7 @@ func (m *matrix) programRows(m1 *realMachine, web *borgrpc.CopyID) {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	s := door.NewServer(door.Config{Identity: source(m.t, identity.Master, "1")})
+	s := door.NewServer(door.Config{Identity: m.source(identity.Master, "1")})
 	borgrpc.RegisterSchedulerServiceServer(s, borgrpc.UnimplementedSchedulerServiceServer{})
 	m.run(func(context.Context) error { return s.Serve(l) }, s.Stop)
 	anyMaster := map[string]string{"removed": "any", "revoked": "any"}
@@ -359,7 +359,7 @@ func (m *matrix) programRows(m1 *realMachine, web *borgrpc.CopyID) {
 	m.add("BorgletService/ExecCopy", ofBorglet(&borgrpc.ExecCopyRequest{Copy: web, Program: &borgrpc.ExecProgram{Args: []string{"true"}}}))
 }
 
-func (m *matrix) certify(n identity.Name) *identity.Credential { return m.certifyAt(ca, n, time.Now()) }
+func (m *matrix) certify(n identity.Name) *identity.Credential { return m.certifyAt(m.authority, n, time.Now()) }
 
 func (m *matrix) certifyAt(a *identity.Authority, n identity.Name, at time.Time) *identity.Credential {
 	m.t.Helper()
@@ -376,9 +376,9 @@ func (m *matrix) bad(what string, who identity.Name) *identity.Credential {
 	now := time.Now()
 	switch what {
 	case "expired":
-		return m.certifyAt(ca, who, now.Add(-identity.LifeOf(who.Role)-identity.Tolerance-time.Minute))
+		return m.certifyAt(m.authority, who, now.Add(-identity.LifeOf(who.Role)-identity.Tolerance-time.Minute))
 	case "early":
-		return m.certifyAt(ca, who, now.Add(identity.Tolerance+time.Minute))
+		return m.certifyAt(m.authority, who, now.Add(identity.Tolerance+time.Minute))
 	case "otherCA":
 		return m.certifyAt(m.otherCA, who, now)
 	case "otherCell":
@@ -390,7 +390,7 @@ func (m *matrix) bad(what string, who identity.Name) *identity.Credential {
 // revoked is what the right caller of a call had before.
 func (m *matrix) revoked(a ask) (ask, *identity.Credential) {
 	if a.before == nil {
-		return a, m.certifyAt(ca, a.who, m.revokedAt.Add(-time.Minute))
+		return a, m.certifyAt(m.authority, a.who, m.revokedAt.Add(-time.Minute))
 	}
 	if a.before.credential != nil {
 		return *a.before, a.before.credential

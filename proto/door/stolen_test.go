@@ -110,6 +110,7 @@ func (rc *realCell) listen(x *thief, addr string, who *identity.Source) (*counti
 // machine's borglet, in a cell with other machines and the jobs of several users.
 // testdata/stolen.txt is all that comes of it.
 func TestStolenBorglet(t *testing.T) {
+	t.Parallel()
 	m := newMatrix(t)
 	others := m.runs("alice", "other", "m2")
 	stolen := m.certify(name(identity.Borglet, "m1"))

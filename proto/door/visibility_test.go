@@ -287,6 +287,7 @@ func (q *quietCell) answer(who identity.Name, method string, r reading) (said st
 // policy is private and then while it is open, and looks in the bytes of each answer for
 // what is quinn's. testdata/visibility.txt says what was told.
 func TestVisibility(t *testing.T) {
+	t.Parallel()
 	q := newQuietCell(t)
 	table := readings()
 	for method, roles := range door.Access() {
@@ -395,6 +396,7 @@ func (q *quietCell) sameAsNothing(who identity.Name, method string, r reading, s
 
 // TestVisibilityOfVictims: who takes the place of another is not told whose it was.
 func TestVisibilityOfVictims(t *testing.T) {
+	t.Parallel()
 	q := newQuietCell(t)
 	table := readings()
 	table["MasterService/Why"] = append(table["MasterService/Why"], reading{req: &borgrpc.WhyRequest{User: quietUser, Name: "hushtaker"}}, reading{req: &borgrpc.WhyRequest{User: quietUser, Name: "hushwaits"}})
