@@ -29,7 +29,7 @@ type disks struct {
 
 // newDisks comes before the cell, so that it ends after it. Without the right to mount
 // the test is skipped.
-func newDisks(t *testing.T) *disks {
+func newDisks(t testing.TB) *disks {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("a disk of its own is made by mounting one, which needs root")
@@ -54,7 +54,7 @@ func newDisks(t *testing.T) *disks {
 }
 
 // end is when the cell has unmounted what it had.
-func (d *disks) end(t *testing.T) {
+func (d *disks) end(t testing.TB) {
 	// The test's own context has ended.
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -90,13 +90,13 @@ func (d *disks) loopsGone(ctx context.Context, prefix string) error {
 }
 
 // guarded has the guard unmount it too.
-func (d *disks) guarded(t *testing.T, point string) {
+func (d *disks) guarded(t testing.TB, point string) {
 	t.Helper()
 	tellGuard(t, guardLine{Mount: point})
 }
 
 // image makes a file for a loop device.
-func (d *disks) image(t *testing.T, bytes int64) string {
+func (d *disks) image(t testing.TB, bytes int64) string {
 	t.Helper()
 	d.made++
 	path := filepath.Join(d.dir, fmt.Sprint(d.made))
@@ -118,9 +118,9 @@ func does(program string, args ...string) error {
 }
 
 // makeExt4 makes a file system whose journal and tables come first, and that has all of
-// its room for whoever writes.
+// its room for whoever writes. The image keeps the blocks that it has.
 func makeExt4(image string) error {
-	return does("mkfs.ext4", "-q", "-F", "-T", "default", "-b", "4096", "-m", "0", "-E", "packed_meta_blocks=1", image)
+	return does("mkfs.ext4", "-q", "-F", "-T", "default", "-b", "4096", "-m", "0", "-E", "packed_meta_blocks=1,nodiscard", image)
 }
 
 // mountExt4 makes a file system of an image and mounts it. The loop device goes when
@@ -133,7 +133,7 @@ func (d *disks) mountExt4(dir, image string) error {
 }
 
 // plain moves a directory to a file system of its own, which can be filled.
-func (d *disks) plain(t *testing.T, dir string, bytes int64) *ownDisk {
+func (d *disks) plain(t testing.TB, dir string, bytes int64) *ownDisk {
 	t.Helper()
 	p := &ownDisk{dir: dir}
 	p.take(t, func() error {
@@ -146,6 +146,25 @@ func (d *disks) plain(t *testing.T, dir string, bytes int64) *ownDisk {
 		return syscall.Mount("small", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=755", bytes))
 	})
 	return p
+}
+
+// alone moves a directory to a file system of its own, whose writes wait for no other's: the file
+// under it has all of its blocks, so the file system that holds it journals nothing for them. Without
+// the means for that the test is skipped.
+func (d *disks) alone(t testing.TB, dir string, bytes int64) {
+	t.Helper()
+	if d.lacking != nil {
+		t.Skipf("a disk of its own is a loop device with an ext4: %v", d.lacking)
+	}
+	p := &ownDisk{dir: dir}
+	p.take(t, func() error {
+		d.guarded(t, dir)
+		p.image = d.image(t, 0)
+		if err := does("dd", "if=/dev/zero", "of="+p.image, "bs=1M", "count="+fmt.Sprint(bytes>>20), "conv=fsync"); err != nil {
+			return err
+		}
+		return d.mountExt4(dir, p.image)
+	})
 }
 
 // faulty moves a directory to a file system of its own, whose disk hangs and fails when
@@ -194,7 +213,7 @@ type ownDisk struct {
 }
 
 // take puts the directory on what mount makes.
-func (p *ownDisk) take(t *testing.T, mount func() error) {
+func (p *ownDisk) take(t testing.TB, mount func() error) {
 	t.Helper()
 	before := p.dir + ".before"
 	err := os.MkdirAll(p.dir, 0o755)

@@ -48,6 +48,8 @@ const (
 	hostileVictims = 4
 	// Tasks of each victim, which should run on.
 	hostileTasks = 50
+	// Bytes of each master's disk.
+	hostileDisk = 1 << 30
 )
 
 type hostileOrder struct {
@@ -76,12 +78,18 @@ func hostileDuration(b *testing.B) time.Duration {
 
 // BenchmarkHostile attacks a cell of three masters from processes in a control group of half a
 // core. It measures the memory of the replicas and how long other users' changes take, both
-// relative to the quiet cell, elections, and tasks of others that restarted. BORG_BENCH_HOSTILE
+// relative to the quiet cell, elections, and tasks of others that restarted. Each master has a file
+// system of its own, as it has on a machine of its own: on one, each waits for the commits of the
+// others' journals. BORG_BENCH_HOSTILE
 // lists the attacks to make, separated by commas; all if empty.
 func BenchmarkHostile(b *testing.B) {
 	took := hostileDuration(b)
 	for range b.N {
+		own := newDisks(b)
 		m := &masterBench{B: b, cell: fakeCell(b, 3, 50, fleet.Life{}), wait: 5 * time.Minute}
+		for i := range 3 {
+			own.alone(b, m.cell.masterDir(i+1), hostileDisk)
+		}
 		m.profiles()
 		m.must(m.cell.Start)
 		group := newCPUGroup(b)
