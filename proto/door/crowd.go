@@ -75,6 +75,8 @@ type presentUser struct {
 	receiving atomic.Int64
 	// Frames that carry no message.
 	idle *idleFrames
+	// What was thrown away of it.
+	waste waste
 	// Key in crowd.users.
 	key string
 }
@@ -179,7 +181,7 @@ func (c *crowd) admit(conn *readingConn, name identity.Name) (net.Conn, *present
 	}
 	here.conns.Add(1)
 	flow := newInflow(c, user)
-	flow.rest = conn.rest
+	flow.rest, flow.wait = conn.rest, conn.wait
 	user.flows[flow] = true
 	leave := func() {
 		if here.conns.Add(-1) == 0 {
@@ -187,6 +189,7 @@ func (c *crowd) admit(conn *readingConn, name identity.Name) (net.Conn, *present
 		}
 		delete(user.flows, flow)
 		flow.gone.Store(true)
+		user.waste.add(flow.held.Load() + flow.unread.Load())
 		c.forgetIdle(user)
 	}
 	counted := &countedConn{Conn: buffered(conn, flow), leave: sync.OnceFunc(func() { c.less(leave); flow.out.close() })}
@@ -202,11 +205,17 @@ func (c *crowd) forget(user *presentUser) {
 	c.forgetIdle(user)
 }
 
-// forgetIdle is forget. The caller holds mu.
+// forgetIdle is forget, if nothing counts that was thrown away of the user; else that is looked at
+// again later. The caller holds mu.
 func (c *crowd) forgetIdle(user *presentUser) {
-	if len(user.flows) == 0 && user.calls.Load() <= 0 && c.users[user.key] == user {
-		delete(c.users, user.key)
+	if len(user.flows) != 0 || user.calls.Load() > 0 || c.users[user.key] != user {
+		return
 	}
+	if owed := user.waste.owed(); owed > 0 {
+		time.AfterFunc(owed, func() { c.forget(user) })
+		return
+	}
+	delete(c.users, user.key)
 }
 
 func (c *crowd) less(f func()) {

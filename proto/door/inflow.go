@@ -136,8 +136,9 @@ type inflow struct {
 	heads int64
 	// The present call ends with its head.
 	headOnly bool
-	// Makes the connection rest; nil in tests alone.
-	rest func(time.Duration)
+	// Makes the connection rest, and waits until that is over or the connection is closed; nil in
+	// tests alone.
+	rest, wait func(time.Duration)
 }
 
 func newInflow(c *crowd, user *presentUser) *inflow {
@@ -214,6 +215,9 @@ func (f *inflow) beginFrame() error {
 
 func (f *inflow) endFrame() {
 	f.headN = 0
+	if r := f.calls[f.stream()]; r != nil && f.head[3] == frameReset {
+		f.user.waste.add(r.held.Load())
+	}
 	if f.head[3] == frameReset || f.head[4]&flagEndStream != 0 && f.head[3] <= frameHeaders {
 		delete(f.calls, f.stream())
 	}
@@ -455,6 +459,9 @@ func buffered(conn net.Conn, flow *inflow) *bufferedConn {
 }
 
 func (c *bufferedConn) Read(b []byte) (int, error) {
+	if c.flow != nil && c.flow.wait != nil {
+		c.flow.wait(c.flow.user.waste.rest())
+	}
 	n, err := c.r.Read(b)
 	if n > 0 && c.flow != nil {
 		if refused := c.flow.feed(b[:n]); refused != nil {

@@ -59,18 +59,24 @@ func (c *readingConn) rest(d time.Duration) {
 	c.untilNs.Store(int64(min(until, now+restLimit)))
 }
 
+// wait returns after d, or when the connection was closed.
+func (c *readingConn) wait(d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	over := time.NewTimer(d)
+	defer over.Stop()
+	select {
+	case <-over.C:
+	case <-c.closed:
+	}
+}
+
 // Read implements net.Conn.
 func (c *readingConn) Read(b []byte) (int, error) {
 	if until := time.Duration(c.untilNs.Load()); until != 0 {
 		now := time.Since(c.began)
-		if until > now {
-			over := time.NewTimer(until - now)
-			select {
-			case <-over.C:
-			case <-c.closed:
-				over.Stop()
-			}
-		}
+		c.wait(until - now)
 		if now < until+restingFor && len(b) > restingBytes {
 			b = b[:restingBytes]
 		}

@@ -359,7 +359,9 @@ func (m *matrix) programRows(m1 *realMachine, web *borgrpc.CopyID) {
 	m.add("BorgletService/ExecCopy", ofBorglet(&borgrpc.ExecCopyRequest{Copy: web, Program: &borgrpc.ExecProgram{Args: []string{"true"}}}))
 }
 
-func (m *matrix) certify(n identity.Name) *identity.Credential { return m.certifyAt(m.authority, n, time.Now()) }
+func (m *matrix) certify(n identity.Name) *identity.Credential {
+	return m.certifyAt(m.authority, n, time.Now())
+}
 
 func (m *matrix) certifyAt(a *identity.Authority, n identity.Name, at time.Time) *identity.Credential {
 	m.t.Helper()
