@@ -22,7 +22,7 @@ const (
 	walks
 	// It follows what changes, from a page of it on.
 	follows
-	// It goes on to other programs, and does little itself. Their answers are bounded, and so
+	// It goes on to other programs, as a stream of its own there. Their answers are bounded, and so
 	// are the streams of a user.
 	goesOn
 	// What an administrator asks for, rarely.
@@ -42,7 +42,7 @@ func (k callKind) cost() int64 {
 }
 
 // opens reports whether it takes one of the beginnings of streams and reads of much that a user has.
-func (k callKind) opens() bool { return k == walks || k == follows }
+func (k callKind) opens() bool { return k == walks || k == follows || k == goesOn }
 
 // calls are all calls of a master.
 var calls = map[string]callKind{

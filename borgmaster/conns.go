@@ -44,7 +44,7 @@ var borgletPause = backoff.Config{BaseDelay: time.Second, Multiplier: 2, Jitter:
 var errTooManyConns = errors.New("too many connections are open")
 
 // conns keeps one connection to each peer that this replica calls again and
-// again. Calls on it are short; whoever streams for long dials for himself.
+// again. Calls on it are short; for long streams there are streamConns.
 type conns struct {
 	who   *identity.Source
 	nowNs func() int64

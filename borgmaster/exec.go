@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -52,11 +53,11 @@ func (a *execAPI) Exec(stream borgrpc.ExecService_ExecServer) error {
 	case err != nil:
 		return err
 	}
-	agent, hangUp, err := a.m.dialBorglet(at.machine, at.addr)
+	agent, done, err := a.m.streamTo(caller, at.machine, at.addr)
 	if err != nil {
 		return status.Error(codes.Unavailable, err.Error())
 	}
-	defer hangUp()
+	defer done()
 	// The program does not go on without a replica that stops. Ends with this call.
 	go func() {
 		select {
@@ -88,6 +89,10 @@ func (a *execAPI) Exec(stream borgrpc.ExecService_ExecServer) error {
 	return a.m.execError(stream.Context(), ctx, at, req.GetAttempt(), begun, err)
 }
 
+// execRefusedHold is how long a caller waits for hearing that it starts programs too fast, or too
+// many: it has its place for streams meanwhile.
+const execRefusedHold = 500 * time.Millisecond
+
 // execError says how a program's stream ended. call is the caller's context; ctx ends with it,
 // or when this replica stops.
 func (m *Master) execError(call, ctx context.Context, at copyPlace, attempt uint64, begun bool, err error) error {
@@ -105,7 +110,14 @@ func (m *Master) execError(call, ctx context.Context, at copyPlace, attempt uint
 	case status.Code(err) == codes.FailedPrecondition && !begun:
 		// The borglet names the copy by the uid of its job.
 		return m.doesNotRun(ctx, at)
-	case status.Code(err) == codes.ResourceExhausted, status.Code(err) == codes.Unimplemented:
+	case status.Code(err) == codes.ResourceExhausted:
+		// Whoever tries again at once is slowed down, not the machine.
+		select {
+		case <-ctx.Done():
+		case <-time.After(execRefusedHold):
+		}
+		return status.Error(codes.FailedPrecondition, door.Reason(err))
+	case status.Code(err) == codes.Unimplemented:
 		// Another replica would hear the same.
 		return status.Error(codes.FailedPrecondition, door.Reason(err))
 	}

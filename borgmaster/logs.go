@@ -99,11 +99,14 @@ func (m *Master) copyBefore(one copyPlace) (before copyPlace, ok bool) {
 
 // passLog passes on what one copy wrote. run is as in ReadLogRequest.
 func (m *Master) passLog(ctx context.Context, from copyPlace, req *borgrpc.LogsRequest, run uint32, send func(*borgrpc.LogsResponse) error) error {
-	borglet, hangUp, err := m.dialBorglet(from.machine, from.addr)
+	borglet, leave, err := m.streamTo(door.Caller(ctx), from.machine, from.addr)
 	if err != nil {
 		return status.Error(codes.Unavailable, err.Error())
 	}
-	defer hangUp()
+	defer leave()
+	// The stream ends with this call; the connection may go on.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	log, err := borglet.ReadLog(ctx, &borgrpc.ReadLogRequest{
 		Copy: from.copy, Stream: req.GetStream(), Follow: req.GetFollow(), TailBytes: req.GetTailBytes(),
 		SinceWallNs: req.GetSinceWallNs(), Times: req.GetTimes() || run > 0, FromOffset: req.GetFromOffset(), Run: run,

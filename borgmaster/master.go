@@ -135,13 +135,14 @@ func (c *Config) Validate() error {
 type Master struct {
 	cfg Config
 	// What the log is told of the errors of calls.
-	repeated repeat.Limiter
-	cellID   string
-	conns    *conns
-	gate     *Gate
-	events   eventRing
-	shard    *linkshard.Shard
-	duty     *dutyLoop
+	repeated    repeat.Limiter
+	cellID      string
+	conns       *conns
+	streamConns *streamConns
+	gate        *Gate
+	events      eventRing
+	shard       *linkshard.Shard
+	duty        *dutyLoop
 	// What tasks reserve, while elected.
 	reclaim *reclaimLoop
 	// What volumes keep.
@@ -194,7 +195,7 @@ func New(cfg Config) (*Master, error) {
 		start := time.Now()
 		cfg.MonotonicNs = func() int64 { return int64(time.Since(start)) + 1 }
 	}
-	m := &Master{cfg: cfg, conns: newConns(cfg.Identity, cfg.MonotonicNs), saving: make(chan struct{}, 1), rotating: make(chan struct{}, 1), looked: newLooked(), watches: newWatches(cfg.Watch), stopping: make(chan struct{})}
+	m := &Master{cfg: cfg, conns: newConns(cfg.Identity, cfg.MonotonicNs), streamConns: newStreamConns(), saving: make(chan struct{}, 1), rotating: make(chan struct{}, 1), looked: newLooked(), watches: newWatches(cfg.Watch), stopping: make(chan struct{})}
 	cfg.Identity.Saw = m.conns.saw
 	cfg.Log.View(func(c *cell.Cell) {
 		m.cellID = c.ID()
@@ -253,6 +254,7 @@ func (m *Master) RegisterServices(s grpc.ServiceRegistrar) {
 func (m *Master) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer m.conns.close()
+	defer m.streamConns.close()
 	defer m.admit.close()
 	defer m.stopOnce.Do(func() { close(m.stopping) })
 	defer running.Wait()

@@ -154,8 +154,8 @@ func (m *Master) borglet(machine, addr string, connect func(identity.Name, strin
 	return borgrpc.NewBorgletServiceClient(conn), nil
 }
 
-// dialBorglet finds a borglet for whoever streams for long, or asks one that is
-// not in the cell yet; an empty name is any. The caller hangs up.
+// dialBorglet connects to a borglet that is not in the cell yet; an empty name is any. The caller
+// hangs up.
 func (m *Master) dialBorglet(machine, addr string) (borglet borgrpc.BorgletServiceClient, hangUp func(), err error) {
 	if m.cfg.Borglets != nil {
 		borglet, err = m.cfg.Borglets.Borglet(machine, addr)
@@ -166,4 +166,18 @@ func (m *Master) dialBorglet(machine, addr string) (borglet borgrpc.BorgletServi
 		return nil, nil, err
 	}
 	return borgrpc.NewBorgletServiceClient(conn), func() { conn.Close() }, nil
+}
+
+// streamTo finds the borglet of a machine for a stream of a caller, who calls leave after it.
+func (m *Master) streamTo(caller identity.Name, machine, addr string) (borglet borgrpc.BorgletServiceClient, leave func(), err error) {
+	if m.cfg.Borglets != nil {
+		return m.dialBorglet(machine, addr)
+	}
+	conn, leave, err := m.streamConns.to(streamConnKey{caller, machine, addr}, func() (*grpc.ClientConn, error) {
+		return m.conns.dial(m.conns.named(identity.Borglet, machine), addr)
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return borgrpc.NewBorgletServiceClient(conn), leave, nil
 }
