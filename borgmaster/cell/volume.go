@@ -203,9 +203,9 @@ func (c *Cell) setVolumeDue(v *Volume) {
 func volumeDueCounts(d due[*Volume]) bool { return !d.of.gone && d.of.dueNs == d.ns }
 
 // openVolumes gives a copy or alloc that is placed on m the volumes that its spec names:
-// those that are there, as large as the spec says now, and new ones. The priority is that of
-// the task or alloc set.
-func (c *Cell) openVolumes(of TaskID, m *Machine, named []*borgpb.Volume, priority int32) {
+// those that are there, as large as the spec says now, and new ones, which it counts. The
+// priority is that of the task or alloc set.
+func (c *Cell) openVolumes(of TaskID, m *Machine, named []*borgpb.Volume, priority int32) (opened int) {
 	for _, want := range named {
 		v := m.volumeOn(of, want.Name)
 		if v == nil || !v.counts() {
@@ -220,6 +220,7 @@ func (c *Cell) openVolumes(of TaskID, m *Machine, named []*borgpb.Volume, priori
 			}
 			v.diskBytes = want.DiskBytes
 			c.addVolume(v)
+			opened++
 			c.emit(c.volumeEvent(v, borgpb.EventKind_EVENT_KIND_VOLUME, ""))
 		} else if v.diskBytes != want.DiskBytes {
 			m.room.sub(v.held())
@@ -233,14 +234,15 @@ func (c *Cell) openVolumes(of TaskID, m *Machine, named []*borgpb.Volume, priori
 		c.dirty(v)
 	}
 	c.chargeVolumes(of)
+	return opened
 }
 
-// useVolumes gives a copy that has just got its place the volumes of its task, or notes
-// which of those of its alloc it works in.
-func (c *Cell) useVolumes(p *Copy) {
+// useVolumes gives a copy that has just got its place the volumes of its task, and counts those
+// that are new, or notes which of those of its alloc it works in.
+func (c *Cell) useVolumes(p *Copy) (opened int) {
 	named := p.TaskSpec().GetVolumes()
 	if len(named) == 0 {
-		return
+		return 0
 	}
 	u := &uses{of: p.TaskID()}
 	if p.alloc != nil {
@@ -251,15 +253,9 @@ func (c *Cell) useVolumes(p *Copy) {
 	}
 	p.rare().uses = u
 	if p.alloc == nil {
-		c.openVolumes(u.of, p.machine, named, p.priority)
+		return c.openVolumes(u.of, p.machine, named, p.priority)
 	}
-}
-
-func keepOf(v *borgpb.Volume) int64 {
-	if v.KeepNs != 0 {
-		return v.KeepNs
-	}
-	return volumeKeepNs
+	return 0
 }
 
 // used derives whether anybody works in a volume, or may come to: who is on a machine

@@ -171,13 +171,18 @@ func (c *Cell) volumesOfOwner(key JobKey) func(yield func(*Volume) bool) {
 }
 
 // giveUpYielding gives up yielding volumes of a machine until its disk and its places suffice
-// for production that came or grew; who names that work.
-func (c *Cell) giveUpYielding(m *Machine, priority int32, who func() string) {
+// for production that came or grew, with so much disk and so many new volumes; who names that
+// work. What takes no disk, or no place of a volume, has none given up for it, however much of it
+// others have taken.
+func (c *Cell) giveUpYielding(m *Machine, priority int32, diskBytes int64, opened int, who func() string) {
 	if !isProd(priority) || len(m.volumes) == 0 {
 		return
 	}
 	held := m.room.held(false)
 	over := held.DiskBytes - m.room.capacity.DiskBytes
+	if diskBytes <= 0 {
+		over = 0
+	}
 	many := len(m.volumes) - c.share(maxVolumesOnMachine, priority)
 	var kept []*Volume
 	for _, v := range m.volumes {
@@ -189,6 +194,7 @@ func (c *Cell) giveUpYielding(m *Machine, priority int32, who func() string) {
 			many--
 		}
 	}
+	many = min(many, opened)
 	slices.SortFunc(kept, func(a, b *Volume) int {
 		return cmp.Or(cmp.Compare(a.untilNs, b.untilNs), a.orderKey().Compare(b.orderKey()))
 	})
