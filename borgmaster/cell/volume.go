@@ -50,13 +50,6 @@ type Volume struct {
 	gone    bool
 }
 
-// uses is what a copy works in: volumes of its task or of its alloc, as they were when
-// it was placed.
-type uses struct {
-	of    TaskID
-	names []string
-}
-
 // Of is the task or alloc that it belongs to.
 func (v *Volume) Of() TaskID { return v.of }
 
@@ -102,6 +95,10 @@ func compareVolume(v *Volume, id volumeID) int { return v.orderKey().Compare(id)
 // volumes are those of the cell.
 type volumes struct {
 	list order[volumeID, *Volume]
+	// How many there are by the job or alloc set that they belong to; derived.
+	of map[JobKey]int
+	// What those of each user are charged beside tasks and allocs; derived.
+	charged map[string]charge
 	// When those that are kept are looked at; derived.
 	dues dues[*Volume]
 }
@@ -161,6 +158,7 @@ func (m *Machine) volumeOn(of TaskID, name string) *Volume {
 
 func (c *Cell) addVolume(v *Volume) {
 	c.volumes.list.add(v)
+	c.volumes.count(v.of.Job, 1)
 	at, _ := slices.BinarySearchFunc(v.machine.volumes, v.orderKey(), compareVolume)
 	v.machine.volumes = slices.Insert(v.machine.volumes, at, v)
 	v.machine.room.add(v.held())
@@ -169,6 +167,7 @@ func (c *Cell) addVolume(v *Volume) {
 
 func (c *Cell) removeVolume(v *Volume) {
 	c.volumes.list.remove(v.orderKey())
+	c.volumes.count(v.of.Job, -1)
 	at, _ := slices.BinarySearchFunc(v.machine.volumes, v.orderKey(), compareVolume)
 	v.machine.volumes = slices.Delete(v.machine.volumes, at, at+1)
 	v.machine.room.sub(v.held())
