@@ -231,6 +231,7 @@ func (s *Scheduler) Observe(c *cell.Cell, events []cell.Event) {
 			s.observeTask(c, e)
 		case borgpb.ObjectKind_OBJECT_KIND_JOB, borgpb.ObjectKind_OBJECT_KIND_ALLOC_SET, borgpb.ObjectKind_OBJECT_KIND_UPDATE:
 			s.observeJob(c, e)
+			s.observeOwner(c, e)
 		case borgpb.ObjectKind_OBJECT_KIND_PACKAGE:
 			s.rethink(c)
 		case borgpb.ObjectKind_OBJECT_KIND_VOLUME:

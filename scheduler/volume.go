@@ -1,6 +1,9 @@
 package scheduler
 
-import "borg/borgmaster/cell"
+import (
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+)
 
 // volumeSite is what the volumes of index of l say of where it can be placed. Where all
 // is placed anew they say how much disk they need, and nothing of a place.
@@ -59,6 +62,20 @@ func (s *Scheduler) observeVolume(c *cell.Cell, e *cell.Event) {
 	if t := s.sites.byName[e.Machine]; t != nil {
 		s.reread(t)
 		s.changed(t)
+	}
+}
+
+// observeOwner takes in that a job or alloc set began or ended whose volumes are kept: from then on
+// they give way to production, or do so no more.
+func (s *Scheduler) observeOwner(c *cell.Cell, e *cell.Event) {
+	if e.Kind != borgpb.EventKind_EVENT_KIND_VOLUME_YIELDS && e.Kind != borgpb.EventKind_EVENT_KIND_SUBMIT {
+		return
+	}
+	for v := range c.VolumesOf(e.Key) {
+		if t := s.sites.byName[v.Machine().Name()]; t != nil {
+			s.reread(t)
+			s.changed(t)
+		}
 	}
 }
 

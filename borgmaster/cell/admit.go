@@ -114,8 +114,8 @@ func (c *Cell) countUse() {
 		for user, u := range c.stopUse {
 			c.chargeUser(user, nil, u.charge)
 		}
-		for v := range c.Volumes() {
-			c.chargeUser(v.of.Job.User, nil, volumeCharge(v.band, v.charged))
+		for user, sum := range c.volumes.charged {
+			c.chargeUser(user, nil, sum)
 		}
 	case !q.policy.enforce && q.used != nil:
 		q.used = nil
@@ -184,7 +184,7 @@ func (c *Cell) chargeOfUser(user string) charge {
 	if c.quotas.used != nil {
 		return c.quotas.used[user]
 	}
-	sum := c.stopUseOf(user).charge.plus(c.volumeChargeOf(user))
+	sum := c.stopUseOf(user).charge.plus(c.volumes.charged[user])
 	for j := range c.JobsAfter(JobKey{User: user}) {
 		if j.key.User != user {
 			break

@@ -182,12 +182,12 @@ func (c *Cell) placeAlloc(a *Alloc, at place) {
 		c.dropLost(a, borgpb.StopCause_STOP_CAUSE_DUPLICATE, "its alloc was placed on "+at.machine.name)
 	}
 	a.attempt = max(a.attempt, a.set.attemptFloor) + 1
-	c.openVolumes(TaskID{a.set.key, a.index}, at.machine, a.set.spec.Volumes, a.set.spec.Priority)
+	opened := c.openVolumes(TaskID{a.set.key, a.index}, at.machine, a.set.spec.Volumes, a.set.spec.Priority)
 	c.enterMachine(a, at.machine)
 	at.machine.room.add(inBoth(a.res()))
 	a.takeDevices(at.machine, at.devices)
 	a.wait = await(&at.machine.room, a.res(), at.victims.all())
-	c.giveUpYielding(at.machine, a.set.spec.Priority, a.Name)
+	c.giveUpYielding(at.machine, a.set.spec.Priority, a.res().DiskBytes+volumeBytes(a.set.spec.Volumes), opened, a.Name)
 	c.moveAlloc(a, edgeSchedule, stateRunning, "")
 	c.emit(allocEvent(a, at.machine, borgpb.EventKind_EVENT_KIND_SCHEDULE, statePending, stateRunning))
 }

@@ -244,13 +244,14 @@ func (c *Cell) setCapacity(a *Alloc, m *Machine, next Resources) {
 	if next.Equal(a.room.capacity) {
 		return
 	}
+	more := next.DiskBytes - a.room.capacity.DiskBytes
 	m.room.sub(inBoth(&a.room.capacity))
 	a.room.capacity = next
 	m.room.add(inBoth(&a.room.capacity))
 	if a.wait != nil {
 		a.wait.reckon()
 	}
-	c.giveUpYielding(m, a.set.spec.Priority, a.Name)
+	c.giveUpYielding(m, a.set.spec.Priority, more, 0, a.Name)
 	m.changes++
 	e := allocEvent(a, m, borgpb.EventKind_EVENT_KIND_RESIZE, a.state, a.state)
 	e.Reason = "it holds " + chargeOf(0, &next, 1).words()

@@ -80,6 +80,14 @@ func RunSpec(key JobKey, spec *borgpb.JobSpec) *borgpb.JobSpec {
 	return s
 }
 
+// runKey names the run of a cron job for which an op asks.
+func (j *Job) runKey(o *borgpb.FireCron) JobKey {
+	if o.Manual {
+		return JobKey{j.key.User, fmt.Sprintf("%s-now-%d", j.key.Name, j.cron.manual+1)}
+	}
+	return JobKey{j.key.User, runName(j.key.Name, o.SlotWallNs)}
+}
+
 // runName names the run of a slot after its time, in UTC and to the minute.
 func runName(name string, slotNs int64) string {
 	days, minutes := slotNs/(24*3600*second), slotNs%(24*3600*second)/minute
@@ -169,10 +177,7 @@ func (c *Cell) checkFireCron(o *borgpb.FireCron) (commit, *borgpb.Refusal) {
 	if r := c.checkSlot(j, o); r != nil {
 		return nil, about(j.key.String(), r)
 	}
-	run := JobKey{j.key.User, runName(j.key.Name, o.SlotWallNs)}
-	if o.Manual {
-		run.Name = fmt.Sprintf("%s-now-%d", j.key.Name, j.cron.manual+1)
-	}
+	run := j.runKey(o)
 	told := new(borgpb.JobSpec)
 	if r := decode(o.Spec, told, c.format); r != nil || !proto.Equal(told, j.RunSpec()) {
 		return nil, about(j.key.String(), invalid("spec", "it is not what follows from version %d of the job", j.version))

@@ -38,7 +38,8 @@ type endings struct {
 	byKey map[JobKey]*dependents
 }
 
-// ended counts the jobs and tasks that end in an entry because another job has ended.
+// ended counts the jobs and tasks that end in an entry because another job has ended, with what is
+// kept for these.
 type ended struct{ jobs, tasks int }
 
 func (n *ended) add(tasks int) { n.jobs, n.tasks = n.jobs+1, n.tasks+tasks }
@@ -68,7 +69,7 @@ func (c *Cell) endSome(d *dependents) bool {
 			return false
 		default:
 			d.after = child.uid
-			c.now.ended.add(len(child.rows))
+			c.now.ended.add(len(child.rows) + c.keptOf(child.key))
 			c.kill(child, "its parent "+d.key.String()+" ended")
 		}
 	}
@@ -86,7 +87,7 @@ func (c *Cell) endSome(d *dependents) bool {
 			c.now.ended.tasks++
 			continue
 		}
-		c.now.ended.add(len(f.rows))
+		c.now.ended.add(len(f.rows) + c.keptOf(f.key))
 		c.endAfter(f, d.key.String())
 	}
 	return true
@@ -154,7 +155,7 @@ func (c *Cell) workOfEnd(key named) int {
 	if j == nil || j.deathSeq != 0 {
 		return 0
 	}
-	n := len(j.rows)
+	n := len(j.rows) + c.keptOf(j.key)
 	seen, next := map[*Job]bool{j: true}, []*Job{j}
 	looked := 0
 	for len(next) > 0 && n < maxEndedTasks {
@@ -163,14 +164,14 @@ func (c *Cell) workOfEnd(key named) int {
 			for _, o := range list {
 				if looked++; looked > maxEndedJobs {
 					u := c.StateUseOf(key.GetUser())
-					return n + int(u[measureTasks]+u[measureObjects])
+					return n + int(u[measureTasks]+u[measureObjects]+u[measureVolumes])
 				}
 				if i == 1 && !o.endsAfterFailure() || seen[o] {
 					continue
 				}
 				seen[o] = true
 				next = append(next, o)
-				n += 1 + len(o.rows)
+				n += 1 + len(o.rows) + c.keptOf(o.key)
 			}
 		}
 	}

@@ -56,7 +56,7 @@ var derivedFields = map[string][]string{
 		"labelPolicy", "visibility", "quarantined", "quarantinedBy", "quarantineDueNs",
 		// So has that of preemption.
 		"preemption",
-		"savers", "saversOf", "saveDueNs", "volumes.list", "volumes.dues"},
+		"savers", "saversOf", "saveDueNs", "volumes.list", "volumes.dues", "volumes.of", "volumes.charged"},
 	"Machine":  {"yielding", "held", "gone", "room.taken", "room.discount", "room.capacity.Ports", "room.devices", "room.parts", "copies", "allocs", "ports", "domains", "named", "changes", "volumes"},
 	"AllocSet": {"spec", "weight", "need", "allocs", "counts", "domains", "limits", "gone", "behind"},
 	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts

@@ -172,11 +172,11 @@ func (c *Cell) schedule(t *Task, at place) {
 		p.rare().devices = at.devices
 	}
 	c.bind(p, spec)
-	c.useVolumes(p)
+	opened := c.useVolumes(p)
 	c.hold(p)
 	p.wait = await(p.room(), p.res, at.victims.all())
 	if p.alloc == nil {
-		c.giveUpYielding(p.machine, p.priority, t.ID().String)
+		c.giveUpYielding(p.machine, p.priority, p.res.DiskBytes+volumeBytes(need.Task.GetVolumes()), opened, t.ID().String)
 	}
 	t.cur = p
 	c.enterDomains(p)

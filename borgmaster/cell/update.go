@@ -417,7 +417,7 @@ func (c *Cell) updateInPlace(u *Update, t *Task, spec *Spec, need *Need) {
 		p.wait.reckon()
 	}
 	if p.alloc == nil {
-		c.giveUpYielding(p.machine, p.priority, t.ID().String)
+		c.giveUpYielding(p.machine, p.priority, p.res.DiskBytes, 0, t.ID().String)
 		c.bandVolumes(p)
 	}
 	old.uses--

@@ -50,13 +50,6 @@ type Volume struct {
 	gone    bool
 }
 
-// uses is what a copy works in: volumes of its task or of its alloc, as they were when
-// it was placed.
-type uses struct {
-	of    TaskID
-	names []string
-}
-
 // Of is the task or alloc that it belongs to.
 func (v *Volume) Of() TaskID { return v.of }
 
@@ -102,6 +95,10 @@ func compareVolume(v *Volume, id volumeID) int { return v.orderKey().Compare(id)
 // volumes are those of the cell.
 type volumes struct {
 	list order[volumeID, *Volume]
+	// How many there are by the job or alloc set that they belong to; derived.
+	of map[JobKey]int
+	// What those of each user are charged beside tasks and allocs; derived.
+	charged map[string]charge
 	// When those that are kept are looked at; derived.
 	dues dues[*Volume]
 }
@@ -161,6 +158,7 @@ func (m *Machine) volumeOn(of TaskID, name string) *Volume {
 
 func (c *Cell) addVolume(v *Volume) {
 	c.volumes.list.add(v)
+	c.volumes.count(v.of.Job, 1)
 	at, _ := slices.BinarySearchFunc(v.machine.volumes, v.orderKey(), compareVolume)
 	v.machine.volumes = slices.Insert(v.machine.volumes, at, v)
 	v.machine.room.add(v.held())
@@ -169,6 +167,7 @@ func (c *Cell) addVolume(v *Volume) {
 
 func (c *Cell) removeVolume(v *Volume) {
 	c.volumes.list.remove(v.orderKey())
+	c.volumes.count(v.of.Job, -1)
 	at, _ := slices.BinarySearchFunc(v.machine.volumes, v.orderKey(), compareVolume)
 	v.machine.volumes = slices.Delete(v.machine.volumes, at, at+1)
 	v.machine.room.sub(v.held())
@@ -203,9 +202,9 @@ func (c *Cell) setVolumeDue(v *Volume) {
 func volumeDueCounts(d due[*Volume]) bool { return !d.of.gone && d.of.dueNs == d.ns }
 
 // openVolumes gives a copy or alloc that is placed on m the volumes that its spec names:
-// those that are there, as large as the spec says now, and new ones. The priority is that of
-// the task or alloc set.
-func (c *Cell) openVolumes(of TaskID, m *Machine, named []*borgpb.Volume, priority int32) {
+// those that are there, as large as the spec says now, and new ones, which it counts. The
+// priority is that of the task or alloc set.
+func (c *Cell) openVolumes(of TaskID, m *Machine, named []*borgpb.Volume, priority int32) (opened int) {
 	for _, want := range named {
 		v := m.volumeOn(of, want.Name)
 		if v == nil || !v.counts() {
@@ -220,6 +219,7 @@ func (c *Cell) openVolumes(of TaskID, m *Machine, named []*borgpb.Volume, priori
 			}
 			v.diskBytes = want.DiskBytes
 			c.addVolume(v)
+			opened++
 			c.emit(c.volumeEvent(v, borgpb.EventKind_EVENT_KIND_VOLUME, ""))
 		} else if v.diskBytes != want.DiskBytes {
 			m.room.sub(v.held())
@@ -233,14 +233,15 @@ func (c *Cell) openVolumes(of TaskID, m *Machine, named []*borgpb.Volume, priori
 		c.dirty(v)
 	}
 	c.chargeVolumes(of)
+	return opened
 }
 
-// useVolumes gives a copy that has just got its place the volumes of its task, or notes
-// which of those of its alloc it works in.
-func (c *Cell) useVolumes(p *Copy) {
+// useVolumes gives a copy that has just got its place the volumes of its task, and counts those
+// that are new, or notes which of those of its alloc it works in.
+func (c *Cell) useVolumes(p *Copy) (opened int) {
 	named := p.TaskSpec().GetVolumes()
 	if len(named) == 0 {
-		return
+		return 0
 	}
 	u := &uses{of: p.TaskID()}
 	if p.alloc != nil {
@@ -251,15 +252,9 @@ func (c *Cell) useVolumes(p *Copy) {
 	}
 	p.rare().uses = u
 	if p.alloc == nil {
-		c.openVolumes(u.of, p.machine, named, p.priority)
+		return c.openVolumes(u.of, p.machine, named, p.priority)
 	}
-}
-
-func keepOf(v *borgpb.Volume) int64 {
-	if v.KeepNs != 0 {
-		return v.KeepNs
-	}
-	return volumeKeepNs
+	return 0
 }
 
 // used derives whether anybody works in a volume, or may come to: who is on a machine

@@ -2,6 +2,9 @@ package cell
 
 import (
 	"fmt"
+	"iter"
+	"maps"
+	"slices"
 
 	"borg/proto/borgpb"
 )
@@ -110,14 +113,44 @@ func (c *Cell) setCharged(v *Volume, band borgpb.Band, bytes int64) {
 	if v.charged == bytes && v.band == band {
 		return
 	}
-	c.chargeUser(v.of.Job.User, volumeCharge(v.band, v.charged), volumeCharge(band, bytes))
+	user, was, now := v.of.Job.User, volumeCharge(v.band, v.charged), volumeCharge(band, bytes)
 	v.band, v.charged = band, bytes
+	c.chargeUser(user, was, now)
+	if len(was) == 0 && len(now) == 0 {
+		return
+	}
+	if sum := c.volumes.charged[user].plus(now).minus(was); len(sum) > 0 {
+		if c.volumes.charged == nil {
+			c.volumes.charged = make(map[string]charge)
+		}
+		c.volumes.charged[user] = sum
+	} else {
+		delete(c.volumes.charged, user)
+	}
+}
+
+// uncovered yields volumes, those of a task or alloc after each other, with what of each no cover
+// of its task or alloc covers, so that it is charged.
+func uncovered(all iter.Seq[*Volume], covers func(of TaskID) cover) iter.Seq2[*Volume, int64] {
+	return func(yield func(*Volume, int64) bool) {
+		var left cover
+		var last *Volume
+		for v := range all {
+			if last == nil || last.of != v.of {
+				left = covers(v.of)
+			}
+			last = v
+			if !yield(v, v.beyond(&left)) {
+				return
+			}
+		}
+	}
 }
 
 // chargeVolumes recomputes the charges of the volumes of one task or alloc. It follows each change of them,
 // and of what is charged with the task or alloc.
 func (c *Cell) chargeVolumes(of TaskID) {
-	if c.volumes.list.len() == 0 {
+	if c.volumes.of[of.Job] == 0 {
 		return
 	}
 	left, known := cover{}, false
@@ -134,34 +167,24 @@ func (c *Cell) chargeVolumes(of TaskID) {
 
 // chargeVolumesOf recomputes the charges of all volumes of a job or alloc set.
 func (c *Cell) chargeVolumesOf(key JobKey) {
-	if c.volumes.list.len() == 0 {
+	if c.volumes.of[key] == 0 {
 		return
 	}
 	owner := key // It is on the heap for the loop, and most jobs have no volumes.
-	var last *Volume
-	for v := range c.volumesOfOwner(owner) {
-		if last == nil || last.of != v.of {
-			c.chargeVolumes(v.of)
-		}
-		last = v
+	for v, bytes := range uncovered(c.VolumesOf(owner), c.coverNow) {
+		c.setCharged(v, v.band, bytes)
 	}
 }
 
 // volumeCharges returns what the volumes of a job or alloc set are charged, and what they would
 // be if its tasks or allocs had the covers.
 func (c *Cell) volumeCharges(key JobKey, covers func(of TaskID) cover) (now, then charge) {
-	if c.volumes.list.len() == 0 {
+	if c.volumes.of[key] == 0 {
 		return nil, nil
 	}
-	var left cover
-	var last *Volume
-	for v := range c.volumesOfOwner(key) {
-		if last == nil || last.of != v.of {
-			left = covers(v.of)
-		}
-		last = v
+	for v, bytes := range uncovered(c.VolumesOf(key), covers) {
 		now = now.plus(volumeCharge(v.band, v.charged))
-		then = then.plus(volumeCharge(v.band, v.beyond(&left)))
+		then = then.plus(volumeCharge(v.band, bytes))
 	}
 	return now, then
 }
@@ -213,25 +236,9 @@ func (c *Cell) checkChargeOfSet(key JobKey, s *AllocSet, spec *borgpb.AllocSetSp
 	return c.checkCharge(key, was.plus(now), chargeOfSet(spec, uint64(allocs)).plus(then))
 }
 
-// volumeChargeOf sums up what the volumes of a user are charged.
-func (c *Cell) volumeChargeOf(user string) (sum charge) {
-	if u := c.stateUse.byUser[user]; u == nil || u[measureVolumes] == 0 {
-		return nil
-	}
-	for v := range c.volumes.list.from(volumeID{of: TaskID{Job: JobKey{User: user}}}) {
-		if v.of.Job.User != user {
-			break
-		}
-		if v.charged > 0 {
-			sum = sum.plus(volumeCharge(v.band, v.charged))
-		}
-	}
-	return sum
-}
-
 // keptWords says how much of something the volumes of a user are charged; empty if nothing.
 func (c *Cell) keptWords(user string, of *item) string {
-	kept := c.volumeChargeOf(user).of(of)
+	kept := c.volumes.charged[user].of(of)
 	if kept.isZero() {
 		return ""
 	}
@@ -241,16 +248,21 @@ func (c *Cell) keptWords(user string, of *item) string {
 // checkVolumeCharges compares the charges of the volumes of the cell with what they are
 // computed from.
 func (c *Cell) checkVolumeCharges() error {
-	var left cover
-	var last *Volume
-	for v := range c.volumes.list.each() {
-		if last == nil || last.of != v.of {
-			left = c.coverNow(v.of)
-		}
-		last = v
-		if want := v.beyond(&left); v.charged != want {
+	sums, of := make(map[string]charge), make(map[JobKey]int)
+	for v, want := range uncovered(c.Volumes(), c.coverNow) {
+		if v.charged != want {
 			return fmt.Errorf("volume %s on %s is charged %d bytes, kept as %d", v.FullName(), v.machine.name, want, v.charged)
 		}
+		of[v.of.Job]++
+		if sum := sums[v.of.Job.User].plus(volumeCharge(v.band, want)); len(sum) > 0 {
+			sums[v.of.Job.User] = sum
+		}
+	}
+	if !maps.EqualFunc(sums, c.volumes.charged, slices.Equal) {
+		return fmt.Errorf("the volumes of users are charged %v, kept as %v", sums, c.volumes.charged)
+	}
+	if !maps.Equal(of, c.volumes.of) {
+		return fmt.Errorf("jobs and alloc sets have %v volumes, counted as %v", of, c.volumes.of)
 	}
 	return nil
 }

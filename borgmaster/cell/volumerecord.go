@@ -80,6 +80,13 @@ func (l *loader) volume(key string, d *decoder) error {
 	return nil
 }
 
+// uses is what a copy works in: volumes of its task or of its alloc, as they were when
+// it was placed.
+type uses struct {
+	of    TaskID
+	names []string
+}
+
 // uses writes in which volumes a copy works, if in any.
 func (e *encoder) uses(p *Copy) {
 	if p.few == nil || p.few.uses == nil {

@@ -95,3 +95,11 @@ func volumeBytes(named []*borgpb.Volume) (bytes int64) {
 	}
 	return bytes
 }
+
+// keepOf is for how long a volume is kept after it was used last.
+func keepOf(v *borgpb.Volume) int64 {
+	if v.KeepNs != 0 {
+		return v.KeepNs
+	}
+	return volumeKeepNs
+}

@@ -3,6 +3,7 @@ package cell
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"slices"
 
 	"borg/proto/borgpb"
@@ -106,17 +107,25 @@ func (c *Cell) checkVolumeBudget(user string, priority int32, more int) *borgpb.
 	return nil
 }
 
-// reviewYield is called after each change of what mayYield or keptBytes depend on.
+// reviewYield is called after each change of what mayYield or keptBytes depend on, but for the
+// end of its owner.
 func (c *Cell) reviewYield(v *Volume) {
+	if c.beginsToYield(v) {
+		c.emit(c.volumeEvent(v, borgpb.EventKind_EVENT_KIND_VOLUME_YIELDS, ""))
+	}
+}
+
+// beginsToYield computes anew what is derived of a volume, and reports whether production may
+// have its disk from now on.
+func (c *Cell) beginsToYield(v *Volume) bool {
 	kept := v.keptBytes()
 	c.stateUse.countOne(v.of.Job.User, measureKeptDisk, kept-v.kept)
 	v.kept = kept
 	if was := v.yields; c.deriveYield(v) != was {
 		v.machine.changes++
-		if v.Yields() {
-			c.emit(c.volumeEvent(v, borgpb.EventKind_EVENT_KIND_VOLUME_YIELDS, ""))
-		}
+		return v.Yields()
 	}
+	return false
 }
 
 // deriveYield updates whether a volume yields, and how its machine counts it.
@@ -130,37 +139,52 @@ func (c *Cell) deriveYield(v *Volume) bool {
 	return v.yields
 }
 
-// ownerEnds is called when a job or alloc set of a priority has ended. It never raises the band
-// of a volume: the quota of a higher one admitted only what was placed in it.
+// ownerEnds is called when a job or alloc set of a priority has ended, and tells with one event of
+// all its volumes that yield from now on. It never raises the band of a volume: the quota of a
+// higher one admitted only what was placed in it.
 func (c *Cell) ownerEnds(key JobKey, priority int32) {
-	if c.format < FormatVolumesYield {
+	if c.format < FormatVolumesYield || c.volumes.of[key] == 0 {
 		return
 	}
-	band := BandOf(priority)
-	for v := range c.volumesOfOwner(key) {
+	band, yield := BandOf(priority), 0
+	for v := range c.VolumesOf(key) {
 		if band < v.band || v.band == borgpb.Band_BAND_UNSPECIFIED && !isProd(priority) {
 			c.setCharged(v, band, 0)
 			c.dirty(v)
 		}
-		c.reviewYield(v)
+		if c.beginsToYield(v) {
+			yield++
+		}
 	}
 	c.chargeVolumesOf(key)
+	if yield == 0 {
+		return
+	}
+	var e Event
+	if s := c.sets[key]; s != nil {
+		e = setEvent(s, borgpb.EventKind_EVENT_KIND_VOLUME_YIELDS, stateNone, stateNone)
+	} else {
+		e = jobEvent(c.Job(key), borgpb.EventKind_EVENT_KIND_VOLUME_YIELDS, stateNone, stateNone)
+	}
+	e.Reason = fmt.Sprintf("kept volumes of it: %d", yield)
+	c.emit(e)
 }
 
 // ownerBegins is called for a new job or alloc set. An earlier one of the same name may have
 // left volumes.
 func (c *Cell) ownerBegins(key JobKey) {
-	if c.volumes.list.len() == 0 {
+	if c.volumes.of[key] == 0 {
 		return
 	}
 	owner := key // It is on the heap for the loop, and most submits have none.
-	for v := range c.volumesOfOwner(owner) {
-		c.reviewYield(v)
+	for v := range c.VolumesOf(owner) {
+		c.beginsToYield(v)
 	}
 }
 
-// volumesOfOwner iterates over the volumes of a job or alloc set.
-func (c *Cell) volumesOfOwner(key JobKey) func(yield func(*Volume) bool) {
+// VolumesOf yields the volumes of a job or alloc set, also those that earlier ones of its name
+// have left.
+func (c *Cell) VolumesOf(key JobKey) iter.Seq[*Volume] {
 	return func(yield func(*Volume) bool) {
 		for v := range c.volumes.list.from(volumeID{of: TaskID{Job: key}}) {
 			if v.of.Job != key || !yield(v) {
@@ -170,15 +194,33 @@ func (c *Cell) volumesOfOwner(key JobKey) func(yield func(*Volume) bool) {
 	}
 }
 
+// count follows volumes of a job or alloc set that come or go.
+func (l *volumes) count(owner JobKey, n int) {
+	if l.of == nil {
+		l.of = make(map[JobKey]int)
+	}
+	if l.of[owner] += n; l.of[owner] == 0 {
+		delete(l.of, owner)
+	}
+}
+
 // giveUpYielding gives up yielding volumes of a machine until its disk and its places suffice
-// for production that came or grew; who names that work.
-func (c *Cell) giveUpYielding(m *Machine, priority int32, who func() string) {
+// for production that came or grew, with so much disk and so many new volumes; who names that
+// work. What takes no disk, or no place of a volume, has none given up for it, however much of it
+// others have taken.
+func (c *Cell) giveUpYielding(m *Machine, priority int32, diskBytes int64, opened int, who func() string) {
 	if !isProd(priority) || len(m.volumes) == 0 {
 		return
 	}
 	held := m.room.held(false)
 	over := held.DiskBytes - m.room.capacity.DiskBytes
-	many := len(m.volumes) - c.share(maxVolumesOnMachine, priority)
+	if diskBytes <= 0 {
+		over = 0
+	}
+	beyond := len(m.volumes) - c.share(maxVolumesOnMachine, priority)
+	if over <= 0 && min(beyond, opened) <= 0 {
+		return
+	}
 	var kept []*Volume
 	for _, v := range m.volumes {
 		switch {
@@ -186,9 +228,10 @@ func (c *Cell) giveUpYielding(m *Machine, priority int32, who func() string) {
 			kept = append(kept, v)
 		case v.yields:
 			over -= v.diskBytes // it is being removed
-			many--
+			beyond--
 		}
 	}
+	many := min(beyond, opened)
 	slices.SortFunc(kept, func(a, b *Volume) int {
 		return cmp.Or(cmp.Compare(a.untilNs, b.untilNs), a.orderKey().Compare(b.orderKey()))
 	})

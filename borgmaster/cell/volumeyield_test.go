@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"fmt"
 	"testing"
 
 	"borg/proto/borgpb"
@@ -82,5 +83,74 @@ func TestKeptDiskBudget(t *testing.T) {
 	if r := l.place("u", "d", "m1"); len(r.GetItems()) != 0 && r.Items[0].GetKind() != 0 {
 		t.Errorf("a third volume: %v", r)
 	}
+	l.fine()
+}
+
+// manyVolumes is a job of tasks with eight volumes each.
+func manyVolumes(tasks uint32, priority int32) *borgpb.JobSpec {
+	spec := service(tasks, priority, 1, 1)
+	for i := range 8 {
+		v := fmt.Sprint("v", i)
+		spec.Task.Volumes = append(spec.Task.Volumes, &borgpb.Volume{Name: v, Path: "/" + v, DiskBytes: 1, KeepNs: 1000 * second})
+	}
+	return spec
+}
+
+// leaveAll ends a job all of whose tasks run on a machine, so that their volumes are kept.
+func (l *testLog) leaveAll(user, name, machine string) {
+	l.t.Helper()
+	j := l.c.Job(JobKey{user, name})
+	l.do(by(user, &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: user, Name: name}}}))
+	report := &borgpb.MachineReport{Machine: machine}
+	for _, t := range j.rows {
+		report.Tasks = append(report.Tasks, &borgpb.TaskReport{JobUid: j.uid.String(), Index: t.index, Attempt: t.attempt, State: int32(borgpb.AttemptState_ATTEMPT_STATE_STOPPED)})
+	}
+	l.do(&borgpb.Op{Op: &borgpb.Op_Reports{Reports: &borgpb.Reports{Machines: []*borgpb.MachineReport{report}}}})
+}
+
+// TestYieldForWhatIsTaken: production has no more volumes given up than it takes places or disk
+// for, also on a machine that others have filled beyond its share, or beyond the disk that the
+// machine has by now.
+func TestYieldForWhatIsTaken(t *testing.T) {
+	l := placesLog(t)
+	given := 0
+	gives := func(what string, want int) {
+		t.Helper()
+		was := given
+		given = 0
+		for v := range l.c.machines["m1"].Volumes() {
+			if v.GivenUp() {
+				given++
+			}
+		}
+		if given-was != want {
+			t.Errorf("%s had %d kept volumes given up, want %d", what, given-was, want)
+		}
+	}
+	placed := func(n, want int, last *borgpb.Refusal) {
+		t.Helper()
+		if n != want {
+			t.Fatalf("%d tasks were placed, want %d: %v", n, want, last)
+		}
+	}
+	n, last := l.fillMachine("ann", "batch", manyVolumes(100, 100))
+	placed(n, 100, last)
+	l.leaveAll("ann", "batch", "m1")
+	n, last = l.fillMachine("root", "mon", manyVolumes(1145, 360))
+	placed(n, 1145, last)
+	gives("monitoring within its share", 0)
+	n, last = l.fillMachine("bob", "plain", service(1, 200, 1, 1))
+	placed(n, 1, last)
+	gives("production without volumes", 0)
+	n, last = l.fillMachine("root", "more", manyVolumes(6, 360))
+	placed(n, 6, last)
+	gives("monitoring beyond its share", 8)
+	l.fine()
+
+	smaller := &borgpb.Resources{CpuMilli: 1_000_000, MemBytes: 1 << 40, DiskBytes: 9_900}
+	l.do(&borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: &borgpb.SetMachine{Name: "m1", Capacity: smaller}}})
+	n, last = l.fillMachine("bob", "again", service(1, 200, 1, 1))
+	placed(n, 1, last)
+	gives("production without disk", 0)
 	l.fine()
 }

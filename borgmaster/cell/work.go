@@ -16,7 +16,8 @@ const (
 )
 
 // Work is what it takes to apply an op, beside what its bytes tell: one for each task or
-// alloc that the op makes, changes or ends, or on whose behalf it looks at a machine, one
+// alloc that the op makes, changes or ends, or on whose behalf it looks at a machine, one for
+// each volume and copy in quarantine that is kept for these, one
 // for each job or alloc set whose charge it recomputes, and ReadWork. A unit takes a replica one or
 // two microseconds. The spec is not decoded. A request that was done already is read, and no more.
 func (c *Cell) Work(op *borgpb.Op) int {
@@ -30,37 +31,30 @@ func (c *Cell) Work(op *borgpb.Op) int {
 	case *borgpb.Op_UpdateJob:
 		n += c.workOfJob(o.UpdateJob, o.UpdateJob.GetSpec())
 	case *borgpb.Op_ResizeJob:
-		n += max(c.rowsOf(o.ResizeJob), atMost(o.ResizeJob.GetTasks(), maxTasksPerJob))
+		n += max(c.sizeOf(o.ResizeJob), atMost(o.ResizeJob.GetTasks(), maxTasksPerJob)) + c.keptOf(keyIn(o.ResizeJob))
 	case *borgpb.Op_KillJob:
 		n += c.workOfEnd(o.KillJob)
 	case *borgpb.Op_ControlUpdate:
-		n += c.rowsOf(o.ControlUpdate)
+		n += c.sizeOf(o.ControlUpdate) + c.keptOf(keyIn(o.ControlUpdate))
 	case *borgpb.Op_FireCron:
-		// It is that of the run.
-		_, tasks := sizeOfJob(o.FireCron.GetSpec())
-		n += tasks
-		if j := c.Job(JobKey{o.FireCron.GetUser(), o.FireCron.GetName()}); j != nil && j.cron != nil {
-			// It may end those that run.
-			for _, run := range c.liveRuns(j) {
-				n += len(run.rows)
-			}
-		}
+		n += c.workOfRun(o.FireCron)
 	case *borgpb.Op_SubmitAllocSet:
 		n += c.workOfSet(o.SubmitAllocSet, o.SubmitAllocSet.GetSpec())
 	case *borgpb.Op_UpdateAllocSet:
 		n += c.workOfSet(o.UpdateAllocSet, o.UpdateAllocSet.GetSpec())
 	case *borgpb.Op_ResizeAllocSet:
-		n += max(c.allocsOf(o.ResizeAllocSet), atMost(o.ResizeAllocSet.GetAllocs(), maxAllocsPerSet))
+		n += max(c.sizeOf(o.ResizeAllocSet), atMost(o.ResizeAllocSet.GetAllocs(), maxAllocsPerSet)) + c.keptOf(keyIn(o.ResizeAllocSet))
 	case *borgpb.Op_KillAllocSet:
-		n += c.allocsOf(o.KillAllocSet)
+		n += c.sizeOf(o.KillAllocSet) + c.keptOf(keyIn(o.KillAllocSet))
 	case *borgpb.Op_SetLabels:
 		if o.SetLabels.GetUser() != "" {
-			n += max(c.rowsOf(o.SetLabels), c.allocsOf(o.SetLabels))
+			n += c.sizeOf(o.SetLabels)
 		}
 	case *borgpb.Op_SetQuotaPolicy:
-		// It computes the charge of each job and alloc set. The bound lets a large cell do it, too.
+		// It computes the charge of each job, alloc set and volume. The bound lets a large cell do
+		// it, too.
 		if enforce := o.SetQuotaPolicy.Enforce; enforce != nil && *enforce != c.quotas.policy.enforce {
-			n += min(c.jobs.len()+len(c.setList), maxTasksPerJob)
+			n += min(c.jobs.len()+len(c.setList)+c.volumes.list.len(), maxTasksPerJob)
 		}
 	}
 	return n
@@ -98,7 +92,19 @@ func (c *Cell) workOfJob(key named, spec []byte) int {
 		// Its runs have them.
 		tasks = 0
 	}
-	return max(c.rowsOf(key), tasks)
+	return max(c.sizeOf(key), tasks) + c.keptOf(keyIn(key))
+}
+
+// workOfRun is that of a run of a cron job, and of those that it may end.
+func (c *Cell) workOfRun(o *borgpb.FireCron) int {
+	_, n := sizeOfJob(o.GetSpec())
+	if j := c.Job(keyIn(o)); j != nil && j.cron != nil {
+		n += c.keptOf(j.runKey(o))
+		for _, run := range c.liveRuns(j) {
+			n += len(run.rows) + c.keptOf(run.key)
+		}
+	}
+	return n
 }
 
 // sizeOfJob is what kind of job an encoded spec describes, and its number of tasks.
@@ -124,26 +130,35 @@ func (c *Cell) workOfSet(key named, spec []byte) int {
 		}
 	})
 	// Each job that names the set is looked at for its priority.
-	return max(c.allocsOf(key), allocs) + len(c.jobRefs.inSet[JobKey{key.GetUser(), key.GetName()}])
+	return max(c.sizeOf(key), allocs) + c.keptOf(keyIn(key)) + len(c.jobRefs.inSet[keyIn(key)])
 }
 
-func (c *Cell) rowsOf(key named) int {
-	if j := c.Job(JobKey{key.GetUser(), key.GetName()}); j != nil {
-		return len(j.rows)
+func keyIn(o named) JobKey { return JobKey{o.GetUser(), o.GetName()} }
+
+// sizeOf counts the tasks of a job, or the allocs of a set and what runs in them. Of a name that
+// is used again it is the size of what is forgotten then.
+func (c *Cell) sizeOf(key named) (n int) {
+	if j := c.Job(keyIn(key)); j != nil {
+		n = len(j.rows)
 	}
-	return 0
-}
-
-// allocsOf counts the allocs of a set and what runs in them.
-func (c *Cell) allocsOf(key named) int {
-	if s := c.sets[JobKey{key.GetUser(), key.GetName()}]; s != nil {
-		n := len(s.allocs)
+	if s := c.sets[keyIn(key)]; s != nil {
+		n += len(s.allocs)
 		for _, a := range s.allocs {
 			n += len(a.copies)
 		}
-		return n
 	}
-	return 0
+	return n
+}
+
+// keptOf counts what is kept for a job or alloc set beside its tasks and allocs: its volumes, also
+// those that earlier ones of its name have left, and its copies in quarantine. What changes or ends
+// it looks at each of them.
+func (c *Cell) keptOf(key JobKey) int {
+	n := c.volumes.of[key]
+	if j := c.Job(key); j != nil {
+		n += len(c.quarantinedOf(j.uid, 0, 1<<32-1))
+	}
+	return n
 }
 
 // atMost: an op of more is refused, and costs nobody more.

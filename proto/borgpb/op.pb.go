@@ -409,7 +409,8 @@ const (
 	// A volume was found on a machine that the cell did not know of.
 	EventKind_EVENT_KIND_VOLUME_FOUND EventKind = 553
 	// A volume is kept, and production may have its disk: what it belonged to has ended, and
-	// was of a lower band.
+	// was of a lower band. Of a job or alloc set that has just ended: so it is with volumes of
+	// it that were kept already, as many as the reason says.
 	EventKind_EVENT_KIND_VOLUME_YIELDS EventKind = 830
 )
 
