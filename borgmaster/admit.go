@@ -34,6 +34,8 @@ type admitter struct {
 	core *admission.Core[chan error]
 	// Of reads that look at much. Guarded by mu; who waits hears when it is his turn.
 	turns *line
+	// Of walks, which wait here for the time when walks may work again; guarded by mu.
+	walking *line
 	// How many of these have a turn at a time, and what walks owe to the log; guarded by mu.
 	places int
 	way    way
@@ -51,7 +53,7 @@ func newAdmitter(cfg admission.Config, nowNs func() int64) *admitter {
 	// Half of the processors are left to what others wait for.
 	atOnce := max(runtime.GOMAXPROCS(0)/2, 1)
 	cfg.ReadPlaces = int64(atOnce)
-	a := &admitter{nowNs: nowNs, places: atOnce, core: admission.New[chan error](cfg), turns: newLine(cfg.Replica, atOnce, atOnce), sealing: newLine(cfg.Replica, maxSealing, 1)}
+	a := &admitter{nowNs: nowNs, places: atOnce, core: admission.New[chan error](cfg), turns: newLine(cfg.Replica, atOnce, atOnce), walking: newLine(cfg.Replica, atOnce, atOnce), sealing: newLine(cfg.Replica, maxSealing, 1)}
 	for i := range a.long {
 		a.long[i] = newLine(cfg.Replica, maxLongReads, maxLongReadsOfUser)
 	}

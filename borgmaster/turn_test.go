@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -152,4 +153,42 @@ func TestWalksRestTogether(t *testing.T) {
 	if got, want := owed(), int64(giveWayPart*1e6/2); got != want {
 		t.Errorf("when the log goes on again walks rest for %d ns, want %d", got, want)
 	}
+}
+
+// TestAWalkThatRestsHasNoTurn: while walks rest for the log other reads have the turn. A piece that
+// took long, because a disk or a processor was slow, counts for mostWalkNs.
+func TestAWalkThatRestsHasNoTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		a := newAdmitter(admission.Config{Replica: 1}, func() int64 { return int64(time.Since(start)) + 1e9 })
+		a.places, a.turns, a.walking = 1, newLine(1, 1, 1), newLine(1, 1, 1)
+		leave, err := a.walkPlace(t.Context(), "walker")
+		if err != nil {
+			t.Fatal(err)
+		}
+		since := a.nowNs()
+		time.Sleep(120 * time.Millisecond)
+		a.walked("walker", since, 7)
+		leave()
+		rested := make(chan time.Duration)
+		ended := time.Now()
+		go func() {
+			leave, err := a.walkPlace(t.Context(), "walker")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			rested <- time.Since(ended)
+			leave()
+		}()
+		synctest.Wait()
+		leave, err = a.turn(t.Context(), "alice", false)
+		if waited := time.Since(ended); err != nil || waited != 0 {
+			t.Fatalf("while a walk rests alice waits %v for a turn: %v", waited, err)
+		}
+		leave()
+		if got, want := <-rested, time.Duration(giveWayPart*mostWalkNs); got != want {
+			t.Errorf("the walk rests for %v, want %v", got, want)
+		}
+	})
 }

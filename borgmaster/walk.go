@@ -19,6 +19,9 @@ const (
 	// change needs a processor of each replica several times. It goes on if an entry was applied within the last logBusyNs.
 	giveWayPart = 4
 	logBusyNs   = 200e6
+	// A piece of a walk counts for no more than this: what takes longer has waited for a processor
+	// or a disk.
+	mostWalkNs = 10 * walkSliceNs
 	// Reads of one kind that a replica has begun, each of which holds a message or more, and
 	// files that it reads; and those of one user and the user's tasks. Others wait.
 	maxLongReads       = 4
@@ -50,7 +53,10 @@ func newLine(replica uint64, places, share int) *line {
 // turn waits until a read that looks at much may do so. One that is patient waits as long as
 // its caller does.
 func (a *admitter) turn(ctx context.Context, user string, patient bool) (leave func(), err error) {
-	out, err := a.readPlace(ctx, user, patient)
+	if err := a.restReads(ctx, user, patient); err != nil {
+		return nil, err
+	}
+	out, err := a.enter(ctx, a.turns, user, patient)
 	if err != nil {
 		return nil, err
 	}
@@ -64,14 +70,6 @@ func (a *admitter) turn(ctx context.Context, user string, patient bool) (leave f
 	}, nil
 }
 
-// readPlace is turn for a read that counts by itself how long it has worked.
-func (a *admitter) readPlace(ctx context.Context, user string, patient bool) (leave func(), err error) {
-	if err := a.restReads(ctx, user, patient); err != nil {
-		return nil, err
-	}
-	return a.enter(ctx, a.turns, user, patient)
-}
-
 // way is what walks owe to the log for the time that they have worked.
 type way struct {
 	// Index that was applied when it was last looked at, and when it was seen to move.
@@ -79,6 +77,28 @@ type way struct {
 	movedNs int64
 	// No walk works before.
 	againNs int64
+}
+
+// walkPlace waits until a walk may work on: until its user's budget has something left, then until
+// walks have rested enough for the log, and last for the turn of a read, which others have meanwhile.
+func (a *admitter) walkPlace(ctx context.Context, user string) (leave func(), err error) {
+	if err := a.restReads(ctx, user, true); err != nil {
+		return nil, err
+	}
+	out, err := a.enter(ctx, a.walking, user, true)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.giveWay(ctx); err != nil {
+		out()
+		return nil, err
+	}
+	done, err := a.enter(ctx, a.turns, user, true)
+	if err != nil {
+		out()
+		return nil, err
+	}
+	return func() { done(); out() }, nil
 }
 
 // walked counts the work of a walk, after which so much of the log was applied.
@@ -91,11 +111,12 @@ func (a *admitter) walked(user string, sinceNs int64, applied uint64) {
 		a.way.applied, a.way.movedNs = applied, now
 	}
 	if now-a.way.movedNs < logBusyNs {
-		a.way.againNs = max(a.way.againNs, now) + giveWayPart*(now-sinceNs)/int64(a.places)
+		a.way.againNs = max(a.way.againNs, now) + giveWayPart*min(now-sinceNs, mostWalkNs)/int64(a.places)
 	}
 }
 
-// giveWay waits until walks have rested enough. A walk that calls it has a turn, so that no other one works meanwhile.
+// giveWay waits until walks have rested enough. Those who wait for that are in the line of walks, and
+// each goes on when the one before it has.
 func (a *admitter) giveWay(ctx context.Context) error {
 	a.mu.Lock()
 	wait := a.way.againNs - a.nowNs()
@@ -281,12 +302,8 @@ func (w *walk) step() error {
 		return nil
 	}
 	w.rest()
-	leave, err := w.m.admit.readPlace(w.ctx, w.user, true)
+	leave, err := w.m.admit.walkPlace(w.ctx, w.user)
 	if err != nil {
-		return err
-	}
-	if err := w.m.admit.giveWay(w.ctx); err != nil {
-		leave()
 		return err
 	}
 	w.leave, w.sinceNs = leave, w.m.admit.nowNs()
