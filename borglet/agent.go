@@ -239,7 +239,7 @@ func New(cfg Config) (*Agent, error) {
 	a.rotator.hoarded = a.hoarded
 	a.pushed = newPushed(a.papers, cfg)
 	a.private.Store(true)
-	a.prober = newProber(cfg.Runtime)
+	a.prober = newProber(cfg.Runtime, func() { a.meter.checksDelayed.Inc() })
 	a.meter = newMeter(a)
 	a.removed.Store(&fence.Removed)
 	a.strays.Store(&strays{})

@@ -12,6 +12,10 @@ const (
 	execBurst = 20
 	// execEvery is the time after which the user may start one more.
 	execEvery = 500 * time.Millisecond
+	// checkBurst is how many commands of health checks the tasks of a user may start at once
+	// after a quiet time. Later ones wait until checkEvery has passed for each.
+	checkBurst = 20
+	checkEvery = 200 * time.Millisecond
 	// maxExecRates is the number of users from which those of full bursts are dropped.
 	maxExecRates = 64
 )
@@ -25,6 +29,26 @@ type execRates struct {
 // take starts a program of a user, or says how long to wait before the next try. All calls
 // use one clock.
 func (x *execRates) take(by string, nowNs int64) (wait time.Duration) {
+	full, wait := x.next(by, nowNs, execBurst, execEvery)
+	if wait == 0 {
+		x.full[by] = full
+	}
+	return wait
+}
+
+// reserve starts the command of a health check of a user, and says how long it must wait.
+func (x *execRates) reserve(by string, nowNs int64) (wait time.Duration) {
+	full, wait := x.next(by, nowNs, checkBurst, checkEvery)
+	x.full[by] = full
+	return wait
+}
+
+// next returns when the burst of a user is full again if one more program starts, and how
+// long that program must wait.
+func (x *execRates) next(by string, nowNs int64, burst int64, every time.Duration) (full int64, wait time.Duration) {
+	if x.full == nil {
+		x.full = map[string]int64{}
+	}
 	if len(x.full) >= maxExecRates {
 		for who, full := range x.full {
 			if full <= nowNs {
@@ -32,15 +56,8 @@ func (x *execRates) take(by string, nowNs int64) (wait time.Duration) {
 			}
 		}
 	}
-	full := max(x.full[by], nowNs) + int64(execEvery)
-	if over := full - nowNs - execBurst*int64(execEvery); over > 0 {
-		return time.Duration(over)
-	}
-	if x.full == nil {
-		x.full = map[string]int64{}
-	}
-	x.full[by] = full
-	return 0
+	full = max(x.full[by], nowNs) + int64(every)
+	return full, time.Duration(max(full-nowNs-burst*int64(every), 0))
 }
 
 // execsTooFast is the refusal of a program that its user must start later.

@@ -2,6 +2,7 @@ package borglet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
 
@@ -49,6 +51,46 @@ func TestExecRates(t *testing.T) {
 	}
 	if n := taken("mallory", now); n != execBurst {
 		t.Errorf("after a quiet time a burst of %d programs, want %d", n, execBurst)
+	}
+}
+
+// TestCheckRates: commands of health checks beyond a user's burst wait, each behind the one
+// before it, and those of others do not.
+func TestCheckRates(t *testing.T) {
+	var x execRates
+	now := int64(time.Hour)
+	for i := range int64(3 * checkBurst) {
+		want := time.Duration(max(i+1-checkBurst, 0)) * checkEvery
+		if wait := x.reserve("mallory", now); wait != want {
+			t.Errorf("check %d waits %v, want %v", i+1, wait, want)
+		}
+	}
+	if wait := x.reserve("bob", now); wait != 0 {
+		t.Errorf("a check of another user waits %v", wait)
+	}
+	if wait := x.reserve("mallory", now+3*checkBurst*int64(checkEvery)); wait != 0 {
+		t.Errorf("after a quiet time a check waits %v", wait)
+	}
+}
+
+// TestManyChecksWait: the checks of one user's tasks that are too many in a short time are
+// made later. None of them fails, and those of others do not wait.
+func TestManyChecksWait(t *testing.T) {
+	delayed := 0
+	p := newProber(NewFake(), func() { delayed++ })
+	ended, end := context.WithCancel(context.Background())
+	end()
+	for i := range checkBurst {
+		if !p.turn(ended, "mallory") {
+			t.Fatalf("check %d waits", i+1)
+		}
+	}
+	command := Check{Record: Record{Desired: &borgrpc.Desired{User: "mallory", Spec: &borgpb.TaskSpec{Health: &borgpb.HealthCheck{Command: []string{"true"}}}}}}
+	if err := p.check(ended, command, t.TempDir()); !errors.Is(err, errUndecided) || delayed != 1 {
+		t.Errorf("a check that waited until the borglet ended: %v, %d waited", err, delayed)
+	}
+	if !p.turn(ended, "bob") || delayed != 1 {
+		t.Error("a check of another user waits")
 	}
 }
 

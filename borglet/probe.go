@@ -48,6 +48,33 @@ type prober struct {
 	// Guard network and commands.
 	network, commands slots
 	wg                sync.WaitGroup
+
+	// start is the zero of the clock of rates, and delayed is called for each command that
+	// waits for its turn.
+	start   time.Time
+	delayed func()
+
+	mu sync.Mutex
+	// Commands that the checks of each user start; guarded by mu.
+	rates execRates
+}
+
+// turn waits until the tasks of a user may start the command of one more check. It reports
+// whether that was before ctx ended.
+func (p *prober) turn(ctx context.Context, user string) bool {
+	p.mu.Lock()
+	wait := p.rates.reserve(user, int64(time.Since(p.start)))
+	p.mu.Unlock()
+	if wait == 0 {
+		return true
+	}
+	p.delayed()
+	select {
+	case <-time.After(wait):
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // slots are places for checks under way: so many in all, and so many of one user.
@@ -104,7 +131,7 @@ func (s slots) enter(ctx context.Context, user string) (leave func(), ok bool) {
 	return func() { <-s.all; <-u.places; lost() }, true
 }
 
-func newProber(r Runtime) *prober {
+func newProber(r Runtime, delayed func()) *prober {
 	return &prober{
 		runtime: r,
 		http: &http.Client{
@@ -117,6 +144,7 @@ func newProber(r Runtime) *prober {
 		network: newSlots(maxChecks, maxChecksOfUser),
 		// One user has half of them: what hangs hangs for a minute at most.
 		commands: newSlots(2*runtime.NumCPU(), runtime.NumCPU()),
+		start:    time.Now(), delayed: delayed,
 	}
 }
 
@@ -130,6 +158,9 @@ func (p *prober) check(ctx context.Context, e Check, dir string) error {
 	slots := p.network
 	if len(h.GetCommand()) > 0 {
 		slots = p.commands
+		if !p.turn(ctx, r.Desired.GetUser()) {
+			return errUndecided
+		}
 	}
 	leave, ok := slots.enter(ctx, r.Desired.GetUser())
 	if !ok {

@@ -56,7 +56,7 @@ func TestProbe(t *testing.T) {
 	closed := httptest.NewServer(nil)
 	free := port(closed.URL)
 	closed.Close()
-	p := newProber(NewFake())
+	p := newProber(NewFake(), func() {})
 	for _, c := range []struct {
 		check   *borgpb.HealthCheck
 		failure string

@@ -16,6 +16,8 @@ const socketsEvery = 100 * time.Millisecond
 type SocketsHeld struct {
 	Machine sockets.Use
 	Copies  map[ID]sockets.Use
+	// The runs that held it. A later run of a copy is not to blame.
+	Runs map[ID]uint32
 }
 
 func (SocketsHeld) event() {}
@@ -24,7 +26,7 @@ func (SocketsHeld) event() {}
 func (c *Core) socketsHeld(ev SocketsHeld) {
 	var holders []sockets.Holder[ID]
 	for _, id := range c.ids {
-		if held, known := ev.Copies[id]; known && c.copies[id].phase == running {
+		if held, known := ev.Copies[id]; known && c.copies[id].phase == running && c.copies[id].Run == ev.Runs[id] {
 			holders = append(holders, sockets.Holder[ID]{ID: id, Priority: c.copies[id].Desired.GetPriority(), Held: held})
 		}
 	}

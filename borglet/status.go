@@ -38,6 +38,8 @@ type meter struct {
 	ended    *prometheus.CounterVec
 	failed   *prometheus.CounterVec
 	figures  *pages.Figures
+	// Commands of health checks that waited for the rate of their user.
+	checksDelayed prometheus.Counter
 
 	// What follows belongs to the loop.
 	last lastPoll
@@ -52,13 +54,14 @@ type lastPoll struct {
 
 func newMeter(a *Agent) *meter {
 	m := &meter{
-		calls:    pages.NewCalls(program),
-		interval: pages.NewHistogram(program, "poll_interval", "Time between two polls of this machine, by whichever replica."),
-		polls:    pages.NewCounters(program, "polls", "Polls of this machine, by what came of them.", "result", "obeyed", "fenced", "refused"),
-		started:  pages.NewCounter(program, "tasks_started", "Processes of tasks that began to run."),
-		ended:    pages.NewCounters(program, "tasks_ended", "Processes of tasks that have ended, by how.", "how", "ok", "failed", "killed", "unknown"),
-		failed:   pages.NewCounters(program, "effects_failed", "Things that could not be done and are tried again, by what.", "op", ops()...),
-		figures:  pages.NewFigures(program, figures, a.read),
+		calls:         pages.NewCalls(program),
+		interval:      pages.NewHistogram(program, "poll_interval", "Time between two polls of this machine, by whichever replica."),
+		polls:         pages.NewCounters(program, "polls", "Polls of this machine, by what came of them.", "result", "obeyed", "fenced", "refused"),
+		started:       pages.NewCounter(program, "tasks_started", "Processes of tasks that began to run."),
+		ended:         pages.NewCounters(program, "tasks_ended", "Processes of tasks that have ended, by how.", "how", "ok", "failed", "killed", "unknown"),
+		failed:        pages.NewCounters(program, "effects_failed", "Things that could not be done and are tried again, by what.", "op", ops()...),
+		checksDelayed: pages.NewCounter(program, "checks_delayed", "Commands of health checks that waited, because their user's tasks start many."),
+		figures:       pages.NewFigures(program, figures, a.read),
 	}
 	return m
 }

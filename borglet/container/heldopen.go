@@ -108,6 +108,9 @@ type heldWalk struct {
 	looks   int
 	seen    map[proc]bool
 
+	// Called for each file in flight instead of counting it; nil to count.
+	visit func(fd int)
+
 	// Buffers for entries of directories and for messages in sockets.
 	buf     []byte
 	message []byte

@@ -124,7 +124,7 @@ func (w *heldWalk) peekMessage(fd, depth int) (n int) {
 	return n
 }
 
-// waitingFile counts a file in flight and, if it is a socket, the files in flight in it.
+// waitingFile counts or visits a file in flight and, if it is a socket, the files in flight in it.
 func (w *heldWalk) waitingFile(f, depth int) {
 	own, err := unix.Open("/proc/self/fd", openDirectory, 0)
 	if err != nil {
@@ -133,7 +133,12 @@ func (w *heldWalk) waitingFile(f, depth int) {
 	}
 	defer unix.Close(own)
 	name := strconv.Itoa(f)
-	isSocket, err := w.countFile(own, name)
+	isSocket := true
+	if w.visit != nil {
+		w.visit(f)
+	} else {
+		isSocket, err = w.countFile(own, name)
+	}
 	switch inside := waitingFiles("/proc/self/fdinfo/" + name); {
 	case err != nil || inside > 0 && depth >= maxInFlightDepth:
 		w.current.unseen = true

@@ -82,6 +82,7 @@ func (r *Runtime) SocketsHeld() (borglet.SocketsHeld, bool) {
 		return borglet.SocketsHeld{}, false
 	}
 	w.unreadThen = unread
+	runs := r.runNumbers() // before the walk: of a run that starts meanwhile nothing is known
 	held, err := r.walkSockets(&look)
 	if err != nil {
 		return borglet.SocketsHeld{}, false
@@ -90,7 +91,18 @@ func (r *Runtime) SocketsHeld() (borglet.SocketsHeld, bool) {
 	if !slices.ContainsFunc(slices.Collect(maps.Values(held)), isOver) {
 		w.walkDue = time.Now().Add(walkRest * time.Since(now))
 	}
-	return borglet.SocketsHeld{Machine: w.machine, Copies: held}, true
+	return borglet.SocketsHeld{Machine: w.machine, Copies: held, Runs: runs}, true
+}
+
+// runNumbers returns the run of each copy.
+func (r *Runtime) runNumbers() map[borglet.ID]uint32 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	runs := make(map[borglet.ID]uint32, len(r.runs))
+	for id, run := range r.runs {
+		runs[id] = run.n
+	}
+	return runs
 }
 
 // measure reads what the machine's sockets share.

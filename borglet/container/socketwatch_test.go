@@ -18,18 +18,24 @@ import (
 // share little.
 func watched(t *testing.T, first, last uint16) (look func() sockets.Use) {
 	t.Helper()
+	look, _ = watchedRuntime(t, first, last)
+	return look
+}
+
+func watchedRuntime(t *testing.T, first, last uint16) (look func() sockets.Use, r *Runtime) {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
 	f := &family{id: borglet.ID{JobUID: "1-1-0", Attempt: 1}}
-	r := &Runtime{backend: f, runs: map[borglet.ID]*run{f.id: {id: f.id, task: proc{Pid: os.Getpid()}}}}
+	r = &Runtime{backend: f, runs: map[borglet.ID]*run{f.id: {id: f.id, task: proc{Pid: os.Getpid()}}}}
 	ports := int64(last-first) + 1
 	r.sockets = socketWatch{first: first, last: last, machine: sockets.Use{8 << 20, 1 << 40, ports, ports}}
 	return func() sockets.Use {
 		r.sockets.inetDue, r.sockets.walkDue = time.Time{}, time.Time{}
 		held, _ := r.SocketsHeld()
 		return held.Copies[f.id]
-	}
+	}, r
 }
 
 // openSockets opens sockets and calls each for each of them.
@@ -53,15 +59,15 @@ func openSockets(t *testing.T, n, family, kind, protocol int, each func(fd, i in
 	return fds
 }
 
-// underWay closes sockets after they were sent to a socket that nobody reads.
+// underWay closes sockets after they were sent to sockets that nobody reads.
 func underWay(t *testing.T, fds []int) {
 	t.Helper()
-	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { unix.Close(ends[0]); unix.Close(ends[1]) })
 	for some := range slices.Chunk(fds, 100) {
+		ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Close(ends[0]); unix.Close(ends[1]) })
 		if err := unix.Sendmsg(ends[0], []byte{1}, unix.UnixRights(some...), nil, unix.MSG_DONTWAIT); err != nil {
 			t.Fatal(err)
 		}
@@ -158,5 +164,55 @@ func TestGivenPorts(t *testing.T) {
 				t.Errorf("it holds %d ports, want %d", held, test.want)
 			}
 		})
+	}
+}
+
+// closesMeanwhile closes the sockets of another task after the kernel's tables were read and
+// before descriptors are visited.
+type closesMeanwhile struct {
+	family
+	fds []int
+}
+
+func (f *closesMeanwhile) members(runs map[borglet.ID]proc) (map[borglet.ID][]int, error) {
+	for _, fd := range f.fds {
+		unix.Close(fd)
+	}
+	return f.family.members(runs)
+}
+
+// TestClosedSocketsChargeNobody: a task that closes its sockets during a look charges nothing
+// to a task that has one descriptor under way, also if it does so again and again.
+func TestClosedSocketsChargeNobody(t *testing.T) {
+	look, r := watchedRuntime(t, 41000, 41999)
+	null, err := os.Open("/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	own, err := unix.Dup(int(null.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	underWay(t, []int{own})
+	for _, open := range map[string]func() []int{
+		"netlink": func() []int { return unreadNetlink(t, 20) },
+		"bound": func() []int {
+			return openSockets(t, 400, unix.AF_INET, unix.SOCK_STREAM, 0, func(fd, i int) error {
+				return unix.Bind(fd, &unix.SockaddrInet4{Port: 41000 + i, Addr: [4]byte{127, 0, 0, 1}})
+			})
+		},
+	} {
+		for round := range 5 {
+			f := &closesMeanwhile{family: family{id: r.ids()[0]}, fds: open()}
+			r.backend = f
+			held := look()
+			for i := range f.fds {
+				f.fds[i] = -1 // closed; cleanup must not close another file of that number
+			}
+			if held != (sockets.Use{}) {
+				t.Errorf("look %d: it is charged with %v, and holds nothing", round, held)
+			}
+		}
 	}
 }
