@@ -60,7 +60,7 @@ var imports = map[string]struct {
 	"borgmaster": {[]string{"identity", "borgmaster/admission", "borgmaster/audit", "borgmaster/cell", "borgmaster/cellkey", "borgmaster/cron", "borgmaster/duty", "borgmaster/journal", "borgmaster/late", "borgmaster/linkshard", "borgmaster/metric", "borgmaster/reclaim", "borgmaster/selector", "borgmaster/sight", "borgmaster/verbs", "borgmaster/watch", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door", "proto/door/entrance", "tell/hostpath", "tell/repeat"},
 		[]string{"github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3"}},
 	// Who did what, in files of the replica; reads the log and knows no cell.
-	"borgmaster/audit": {[]string{"proto/borgpb", "tell/hostpath"}, []string{"google.golang.org/grpc"}},
+	"borgmaster/audit": {[]string{"borgmaster/cell", "proto/borgpb", "tell/hostpath"}, []string{"google.golang.org/grpc"}},
 	// Who is served when too many ask; the simulator has it too. Of time it knows the
 	// words for people alone.
 	"borgmaster/admission": {[]string{"mutant"}, []string{"google.golang.org/grpc", "sync", "context"}},

@@ -1,6 +1,7 @@
 package borgmaster
 
 import (
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -13,6 +14,10 @@ import (
 // most each time.
 const eventSlack = 256
 
+// maxPiece is the most events of one entry that are kept together, and so the most that are
+// copied when one of them is dropped.
+const maxPiece = 64
+
 // eventRing keeps the latest events of each user. When there are too many, the user of
 // whom there are the most loses his oldest ones, so that a flood of events displaces no
 // others. A reader that is slower than the cell is told so; it never holds the cell up.
@@ -20,7 +25,7 @@ type eventRing struct {
 	more pulse
 
 	mu sync.Mutex
-	// The latest events, by entry; those of which nothing is left are removed now and
+	// The latest events, in pieces of entries; those of which nothing is left are removed now and
 	// then. Guarded by mu, as is all that follows.
 	entries []*entryEvents
 	// Sequence number of the next event, from 0.
@@ -28,7 +33,7 @@ type eventRing struct {
 	// Events that are held, and those of each owner.
 	held    int
 	byOwner map[string]*ownEvents
-	// Entries of which nothing is left.
+	// Pieces of which nothing is left.
 	empty int
 	// The newest that was dropped, of each owner and of all.
 	cuts map[string]eventCut
@@ -39,8 +44,8 @@ type eventRing struct {
 	blindTo uint64
 }
 
-// entryEvents are the events of one entry that are held. They are as the cell made
-// them: others keep them too.
+// entryEvents are the events of one piece of an entry that are held. They are as the cell
+// made them: others keep them too.
 type entryEvents struct {
 	index uint64
 	// Sequence number of the first, and the one after the last.
@@ -50,7 +55,7 @@ type entryEvents struct {
 	seqs []uint64
 }
 
-// ownEvents are the entries in which there are events of one owner, oldest first.
+// ownEvents are the pieces in which there are events of one owner, oldest first.
 type ownEvents struct {
 	held    int
 	entries []*entryEvents
@@ -91,6 +96,34 @@ func (r *eventRing) add(events []cell.Event) {
 	if r.byOwner == nil {
 		r.byOwner, r.cuts = map[string]*ownEvents{}, map[string]eventCut{}
 	}
+	copied := isMixed(events)
+	for piece := range slices.Chunk(events, maxPiece) {
+		if copied {
+			piece = slices.Clone(piece)
+		}
+		r.addPiece(piece)
+	}
+	if r.held > maxEvents {
+		for r.held > maxEvents-eventSlack {
+			r.dropOldest(r.held - maxEvents + eventSlack)
+		}
+	}
+	r.mu.Unlock()
+	r.more.Fire()
+}
+
+// isMixed reports whether an entry of several pieces has several owners. Its pieces are
+// copied, or those of one owner would keep the memory of all after the others are dropped.
+func isMixed(events []cell.Event) bool {
+	if len(events) <= maxPiece {
+		return false
+	}
+	first := ownerOf(&events[0])
+	return slices.ContainsFunc(events, func(e cell.Event) bool { return ownerOf(&e) != first })
+}
+
+// addPiece keeps a piece of an entry. The caller holds mu.
+func (r *eventRing) addPiece(events []cell.Event) {
 	e := &entryEvents{index: events[0].Index, first: r.next, end: r.next + uint64(len(events)), events: events}
 	r.entries = append(r.entries, e)
 	r.next, r.held = e.end, r.held+len(events)
@@ -106,13 +139,6 @@ func (r *eventRing) add(events []cell.Event) {
 			own.entries = append(own.entries, e)
 		}
 	}
-	if r.held > maxEvents {
-		for r.held > maxEvents-eventSlack {
-			r.dropOldest(r.held - maxEvents + eventSlack)
-		}
-	}
-	r.mu.Unlock()
-	r.more.Fire()
 }
 
 // dropOldest drops at most so many events of the owner with the most, his oldest. The
@@ -135,7 +161,7 @@ func (r *eventRing) dropOldest(most int) {
 	}
 }
 
-// thin drops at most so many events of an owner from the oldest entry in which there are
+// thin drops at most so many events of an owner from the oldest piece in which there are
 // some. The caller holds mu.
 func (r *eventRing) thin(owner string, own *ownEvents, most int) {
 	e := own.entries[0]
@@ -169,7 +195,7 @@ func (r *eventRing) thin(owner string, own *ownEvents, most int) {
 	}
 }
 
-// removeEmpty notes that nothing is left of an entry, and removes such ones when they are
+// removeEmpty notes that nothing is left of a piece, and removes such ones when they are
 // the first or every second one. The caller holds mu.
 func (r *eventRing) removeEmpty() {
 	r.empty++
@@ -235,7 +261,7 @@ func (r *eventRing) read(from uint64, most int, owner string) (events []cell.Eve
 	return events, next, true
 }
 
-// look puts into room the entries that have events in [from, end) which are still held, until they have so many
+// look puts into room the pieces that have events in [from, end) which are still held, until they have so many
 // events, and returns the number to go on from. It copies no events: the ring never changes a slice of them, and drops some by
 // taking another slice. So it holds up the log for microseconds.
 func (r *eventRing) look(room []entryEvents, from, end uint64, most int) (held []entryEvents, next uint64) {

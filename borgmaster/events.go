@@ -144,6 +144,14 @@ func (r *eventRing) sendHeld(step func() error, send func(*borgrpc.EventsRespons
 func (r *eventRing) pages(step func() error, from, end uint64, filter eventFilter, f func([]*borgpb.Event) error) error {
 	var held []entryEvents
 	var picked []*borgpb.Event
+	send := func() error {
+		if len(picked) == 0 {
+			return nil
+		}
+		full := filter.shown(picked)
+		picked = nil
+		return f(full)
+	}
 	for from < end {
 		if err := step(); err != nil {
 			return err
@@ -155,19 +163,16 @@ func (r *eventRing) pages(step func() error, from, end uint64, filter eventFilte
 				if seq := e.seq(i); seq >= from && seq < end && filter.match(&e.events[i]) {
 					picked = append(picked, e.events[i].Proto())
 				}
-				if len(picked) == eventsPerMessage {
-					if err := f(filter.shown(picked)); err != nil {
-						return err
-					}
-					picked = nil
+				if len(picked) < eventsPerMessage {
+					continue
+				}
+				if err := send(); err != nil {
+					return err
 				}
 			}
 		}
-		if len(picked) > 0 {
-			if err := f(filter.shown(picked)); err != nil {
-				return err
-			}
-			picked = nil
+		if err := send(); err != nil {
+			return err
 		}
 		from = max(next, from+1)
 	}

@@ -110,8 +110,9 @@ func TestRingAfterARestore(t *testing.T) {
 }
 
 // TestFloodOfEventsDropsItsOwn has one user make far more events than the ring holds, in
-// entries of his own and in entries with those of others. The others lose nothing, and
-// each is told rightly from where on all of his are there.
+// entries of his own and in entries with those of others, some of several pieces. The others
+// lose nothing, and each is told rightly from where on all of his are there. No piece is
+// large, so that to drop an event never copies the rest of a large entry.
 func TestFloodOfEventsDropsItsOwn(t *testing.T) {
 	var r eventRing
 	event := func(index uint64, user string, n int) cell.Event {
@@ -121,7 +122,7 @@ func TestFloodOfEventsDropsItsOwn(t *testing.T) {
 	follow := uint64(0)
 	for n := 0; n < 3*maxEvents; index++ {
 		var events []cell.Event
-		for range 50 {
+		for range 50 + index%3*100 {
 			events = append(events, event(index, "mallory", n))
 			n++
 		}
@@ -154,6 +155,9 @@ func TestFloodOfEventsDropsItsOwn(t *testing.T) {
 	for from < end {
 		held, next := r.look(nil, from, end, 700)
 		for _, h := range held {
+			if len(h.events) > maxPiece {
+				t.Fatalf("%d events would be copied to drop one, want at most %d", len(h.events), maxPiece)
+			}
 			for i, e := range h.events {
 				if seq := h.seq(i); seq < from || seq >= end {
 					continue

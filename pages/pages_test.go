@@ -181,6 +181,38 @@ func TestAnswersAreShared(t *testing.T) {
 	})
 }
 
+// TestErrorsAndWaitsAreNotKept: an error that took long is sent to others for renderEvery alone, and a page that waited long
+// for no more than renderMost.
+func TestErrorsAndWaitsAreNotKept(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		code int
+		kept time.Duration
+	}{
+		{errors.New("the loop is busy"), http.StatusServiceUnavailable, renderEvery},
+		{nil, http.StatusOK, renderMost},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			made := 0
+			s := &sharedSite{h: (&Site{Metrics: NewRegistry(), Status: func(context.Context) (*Page, error) {
+				made++
+				time.Sleep(3 * time.Second)
+				return &Page{}, tt.err
+			}}).Handler()}
+			get := func(want int) {
+				if w := s.get("", "/"); w.Code != tt.code || made != want {
+					t.Errorf("error %v: code %d, made %d times, want %d and %d", tt.err, w.Code, made, tt.code, want)
+				}
+			}
+			get(1)
+			time.Sleep(tt.kept - time.Millisecond)
+			get(1)
+			time.Sleep(time.Millisecond)
+			get(2)
+		})
+	}
+}
+
 // TestRenderingIsBounded: many views that nobody has asked for within the second are refused, and pages under way
 // that many wait for are made once.
 func TestRenderingIsBounded(t *testing.T) {

@@ -13,9 +13,11 @@ import (
 const (
 	// renderEvery is the age until which an answer is sent to everybody who asks for it. An answer
 	// that takes long to render is kept for renderPart times as long, so that its rendering uses at
-	// most that part of a processor.
+	// most that part of a processor, but not longer than renderMost: the time includes waiting. An
+	// error is kept for renderEvery, since its cause may be gone then.
 	renderEvery = time.Second
 	renderPart  = 20
+	renderMost  = 10 * time.Second
 	// maxRendering is how many answers are rendered at one time.
 	maxRendering = 8
 	// rendersPerSecond bounds the rendering of all answers, and maxRenders those at once. In a private
@@ -117,8 +119,12 @@ func (s *shared) render(ctx context.Context, a *answer, render func(context.Cont
 	began := time.Now()
 	// A rendering that panics leaves an answer that says so, and nobody waiting.
 	defer func() {
-		took := time.Since(began)
-		a.until = began.Add(took + max(renderEvery, renderPart*took))
+		now := time.Now()
+		keep := renderEvery
+		if a.code == http.StatusOK {
+			keep = min(max(keep, renderPart*now.Sub(began)), renderMost)
+		}
+		a.until = now.Add(keep)
 		close(a.done)
 		<-s.rendering
 	}()

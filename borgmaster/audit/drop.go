@@ -135,7 +135,7 @@ func (j *journal) weigh(file *journalFile) error {
 	})
 	var bad *damagedError
 	if err != nil && !errors.As(err, &bad) {
-		return err
+		return j.unlessAged(err, file)
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -143,6 +143,27 @@ func (j *journal) weigh(file *journalFile) error {
 		file.setDamaged()
 	}
 	return nil
+}
+
+// unlessAged returns nil instead of err if one of the files was too old meanwhile and is
+// gone: dropAged does not wait for dropping, which takes long.
+func (j *journal) unlessAged(err error, files ...*journalFile) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.find(files) < 0 {
+		return nil
+	}
+	return err
+}
+
+// find returns where adjacent files begin in j.files, or -1 if not all of them are there.
+// The caller holds mu.
+func (j *journal) find(files []*journalFile) int {
+	at := slices.Index(j.files, files[0])
+	if at < 0 || at+len(files) > len(j.files) || !slices.Equal(j.files[at:at+len(files)], files) {
+		return -1
+	}
+	return at
 }
 
 // setDamaged has a file left as it is until it is too old.
@@ -218,10 +239,15 @@ func (j *journal) replace(g *group) error {
 		g.files[0].setDamaged()
 		return nil
 	case err != nil:
-		return err
+		return j.unlessAged(err, g.files...)
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	at := j.find(g.files)
+	if at < 0 {
+		// One of them is gone. The next drop plans anew.
+		return nil
+	}
 	// If the process ends between the two, what was dropped is counted twice, and
 	// never not at all.
 	if err := j.keepDropped(drops); err != nil {
@@ -230,7 +256,7 @@ func (j *journal) replace(g *group) error {
 	if err := errors.Join(os.Chtimes(tmp, new.at, new.at), os.Rename(tmp, j.path(new))); err != nil {
 		return fmt.Errorf("replace a file of the audit: %w", err)
 	}
-	at := slices.Index(j.files, g.files[0])
+	j.files = slices.Replace(j.files, at, at+len(g.files), new)
 	for _, f := range g.files {
 		if path := j.path(f); path != j.path(new) {
 			if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -238,7 +264,6 @@ func (j *journal) replace(g *group) error {
 			}
 		}
 	}
-	j.files = slices.Replace(j.files, at, at+len(g.files), new)
 	return nil
 }
 

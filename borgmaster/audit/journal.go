@@ -79,6 +79,8 @@ type journal struct {
 	chain [sha256.Size]byte
 	// Something is not synced.
 	unsynced bool
+	// A sync of the last file failed.
+	doubted bool
 	// Room for the next batches, with their frames.
 	buf []byte
 	// What was dropped of each share since it began to pass its bound.
@@ -165,12 +167,18 @@ func (j *journal) resume(last func(*borgpb.AuditBatch)) error {
 		tail.held[shareOf(b.Records[0])] += r.frame
 		return nil
 	})
-	if batch != nil {
-		last(batch)
-	}
 	var bad *damagedError
 	if err != nil && !errors.As(err, &bad) {
 		return errors.Join(err, f.Close())
+	}
+	if batch == nil {
+		var failed error
+		if batch, failed = j.lastBefore(); failed != nil {
+			return errors.Join(failed, f.Close())
+		}
+	}
+	if batch != nil {
+		last(batch)
 	}
 	j.chain = r.chain
 	if err != nil {
@@ -179,8 +187,25 @@ func (j *journal) resume(last func(*borgpb.AuditBatch)) error {
 		tail.setDamaged()
 		return f.Close()
 	}
-	j.open = f
+	// The process before this one may have ended before it synced.
+	j.open, j.unsynced = f, true
 	return nil
+}
+
+// lastBefore returns the last batch of the files before the last one, or nil if there is
+// none: the last file may have been begun without one, or lost it.
+func (j *journal) lastBefore() (batch *borgpb.AuditBatch, err error) {
+	for i := len(j.files) - 2; batch == nil && i >= 0; i-- {
+		err := j.readClosed(j.files[i], func(b *borgpb.AuditBatch, _ *fileReader) error {
+			batch = b
+			return nil
+		})
+		var bad *damagedError
+		if err != nil && !errors.As(err, &bad) {
+			return nil, err
+		}
+	}
+	return batch, nil
 }
 
 func (j *journal) path(f *journalFile) string {
@@ -325,7 +350,7 @@ func (j *journal) seal() error {
 		return nil
 	}
 	err := errors.Join(j.open.Sync(), j.open.Close())
-	j.open = nil
+	j.open, j.doubted = nil, false
 	if err != nil {
 		return fmt.Errorf("close a file of the audit: %w", err)
 	}
@@ -394,7 +419,9 @@ func (j *journal) recount(at place, c counter) bool {
 	return true
 }
 
-// sync makes what was written outlive the machine.
+// sync makes what was written outlive the machine. After a sync that failed the disk may lack
+// what it was to write, also if the next one succeeds. Readers then find the file damaged, and
+// what follows it in the file is not read: so the next batch begins another one.
 func (j *journal) sync() error {
 	j.mu.Lock()
 	f, unsynced := j.open, j.unsynced
@@ -403,11 +430,27 @@ func (j *journal) sync() error {
 	if f == nil || !unsynced {
 		return nil
 	}
-	// A file that was closed meanwhile was synced before that.
-	if err := f.Sync(); err != nil && !errors.Is(err, os.ErrClosed) {
+	err := f.Sync()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	switch {
+	case j.open != f:
+		// It was closed meanwhile, and synced before that.
+		return nil
+	case err != nil:
+		j.unsynced, j.doubted = true, true
 		return fmt.Errorf("sync the audit: %w", err)
+	case j.doubted:
+		return j.seal()
 	}
 	return nil
+}
+
+// end returns the hash of the last batch.
+func (j *journal) end() [sha256.Size]byte {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.chain
 }
 
 func (j *journal) close() error {

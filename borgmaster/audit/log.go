@@ -125,7 +125,7 @@ type Log struct {
 	now     func() time.Time
 	// Tells who is an admin; nil: nobody is.
 	isAdmin func(user string) bool
-	// Up to where the log was seen, written down: index, and its hash.
+	// Up to where the log was seen, written down: see markOf.
 	mark *os.File
 
 	mu sync.Mutex
@@ -164,7 +164,8 @@ func openLog(config Config) (*Log, error) {
 	if _, err := l.mark.ReadAt(data, 0); err != nil && err != io.EOF {
 		return nil, errors.Join(fmt.Errorf("read %s: %w", path, err), l.close())
 	}
-	if index := binary.BigEndian.Uint64(data); bytes.Equal(data, markOf(index)) {
+	// A mark that outlived the last batches before it would hide that they are gone.
+	if index := binary.BigEndian.Uint64(data); bytes.Equal(data, markOf(index, l.journal.end())) {
 		l.through = max(l.through, index)
 	}
 	return l, nil
@@ -217,7 +218,7 @@ func (l *Log) hole(from, to uint64, why string) *borgpb.AuditRecord {
 func (l *Log) write(index uint64, records []*borgpb.AuditRecord) {
 	err := l.refusals.write(l.journal, records)
 	if err == nil {
-		_, err = l.mark.WriteAt(markOf(index), 0)
+		_, err = l.mark.WriteAt(markOf(index, l.journal.end()), 0)
 	}
 	if err != nil {
 		l.failed = err
@@ -260,8 +261,8 @@ func (j *journal) eachRecord(pick Pick, f func(*borgpb.AuditRecord) error) error
 	})
 }
 
-// sync writes through to the disk, the records before the mark that vouches for
-// them.
+// sync writes through to the disk. The mark may be there before the records of entries
+// that come meanwhile: it counts only with those.
 func (l *Log) sync() error {
 	l.mu.Lock()
 	through := l.through
@@ -294,11 +295,11 @@ func (l *Log) complainLocked(err error) {
 	}
 }
 
-const markBytes = 16
+const markBytes = 24
 
-// markOf is an index with enough of its hash to know it from half of one.
-func markOf(index uint64) []byte {
+// markOf is an index with half of the hash of it and of the last batch up to it.
+func markOf(index uint64, end [sha256.Size]byte) []byte {
 	b := binary.BigEndian.AppendUint64(nil, index)
-	sum := sha256.Sum256(b)
+	sum := chained(end, b)
 	return append(b, sum[:markBytes-len(b)]...)
 }

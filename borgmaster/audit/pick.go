@@ -4,6 +4,8 @@ import (
 	"bytes"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"borg/borgmaster/cell"
 )
 
 // Pick says which batches a reader needs, so that others need not be decoded, which takes longer than reading them. The
@@ -28,29 +30,19 @@ func (p Pick) wants(data []byte) bool {
 	return p.Text == "" || bytes.Contains(data, []byte(p.Text)) || !isPlain(data)
 }
 
-// isPlain reports whether a batch says what was done, and of nothing else.
+// Fields of borg.AuditBatch and, from the second on, of borg.AuditRecord.
+const (
+	recordsField protowire.Number = 1
+	refusalField protowire.Number = 12
+	holeField    protowire.Number = 19
+	dropField    protowire.Number = 843
+)
+
+// isPlain reports whether a batch says what was done, and nothing else.
 func isPlain(data []byte) bool {
-	const refusal, hole, drop = protowire.Number(12), protowire.Number(19), protowire.Number(843)
-	if len(data) == 0 {
-		return false
-	}
-	for len(data) > 0 {
-		_, kind, used := protowire.ConsumeTag(data)
-		if used < 0 || kind != protowire.BytesType {
-			return false
-		}
-		record, size := protowire.ConsumeBytes(data[used:])
-		if size < 0 {
-			return false
-		}
-		data = data[used+size:]
-		for len(record) > 0 {
-			number, _, used := protowire.ConsumeField(record)
-			if used < 0 || number == refusal || number == hole || number == drop {
-				return false
-			}
-			record = record[used:]
-		}
-	}
-	return true
+	return len(data) > 0 && cell.EachField(data, func(field protowire.Number, _ uint64, record []byte) bool {
+		return field == recordsField && record != nil && cell.EachField(record, func(field protowire.Number, _ uint64, _ []byte) bool {
+			return field != refusalField && field != holeField && field != dropField
+		})
+	})
 }

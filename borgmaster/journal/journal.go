@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"log/slog"
 	"os"
@@ -16,12 +15,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
-	"borg/proto/borgrpc"
-	"borg/tell/hostpath"
 )
 
 const (
@@ -76,7 +71,8 @@ type Config struct {
 type Journal struct {
 	cfg   Config
 	store *store
-	// Up to where the log was seen, written down. Only Run and Close touch it.
+	// Up to where what is written outlives the machine, written down. Only Run and Close
+	// touch it.
 	mark   *os.File
 	marked uint64
 	// Wakes the writer.
@@ -162,7 +158,7 @@ func Open(config Config) (*Journal, error) {
 	}
 	// The log of a new cell begins after index 1.
 	j := &Journal{
-		cfg: config, wake: make(chan struct{}, 1), through: 1,
+		cfg: config, wake: make(chan struct{}, 1), through: 1, marked: 1,
 		windows: NewWindows(config.Replica, int64(config.Window)), drafts: NewDrafts(maxDrafts, int64(config.Silent)),
 	}
 	var err error
@@ -189,18 +185,11 @@ func Open(config Config) (*Journal, error) {
 		return nil, errors.Join(fmt.Errorf("read %s: %w", path, err), j.store.close(), j.mark.Close())
 	}
 	if index := binary.BigEndian.Uint64(data); bytes.Equal(data, throughOf(index)) {
+		j.marked = index
 		j.through = max(j.through, index)
 	}
 	j.seen = j.through
 	return j, nil
-}
-
-const throughBytes = 12
-
-// throughOf is an index with its sum, to know it from half of one.
-func throughOf(index uint64) []byte {
-	b := binary.BigEndian.AppendUint64(nil, index)
-	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
 // Applied hears of an entry. It must be called for each one, in order; one that was
@@ -246,15 +235,6 @@ func (j *Journal) Restored(index uint64) {
 	j.gap(j.seen+1, index, "this replica was given a checkpoint instead of the log")
 	j.seen = index
 	j.nudge()
-}
-
-// gap notes one, together with the one before it if they meet. The caller holds mu.
-func (j *Journal) gap(from, to uint64, why string) {
-	if n := len(j.gaps); n > 0 && j.gaps[n-1].To+1 == from && j.gaps[n-1].Why == why {
-		j.gaps[n-1].To = to
-		return
-	}
-	j.gaps = append(j.gaps, &borgpb.AuditHole{From: from, To: to, Why: why})
 }
 
 func (j *Journal) nudge() {
@@ -342,7 +322,7 @@ func (j *Journal) flushSome(log Viewer) bool {
 		j.queuedBytes -= a.weight
 	}
 	j.mu.Unlock()
-	if through == j.through {
+	if through == j.through && len(gaps) == 0 {
 		return more
 	}
 	if !j.pictured && !j.picture(log) {
@@ -364,46 +344,6 @@ func (j *Journal) flushSome(log Viewer) bool {
 	}
 	j.through = through
 	return more
-}
-
-// settle makes what was written outlive the machine, and then writes down up to where
-// that is. A mark that is behind costs a gap that others fill; one that were ahead
-// would hide one.
-func (j *Journal) settle() error {
-	j.writing.Lock()
-	through := j.through
-	j.writing.Unlock()
-	if err := j.store.sync(); err != nil {
-		return err
-	}
-	if through == j.marked {
-		return nil
-	}
-	_, err := j.mark.WriteAt(throughOf(through), 0)
-	if err = errors.Join(err, unix.Fdatasync(int(j.mark.Fd()))); err != nil {
-		return fmt.Errorf("write down up to where events are kept: %w", err)
-	}
-	j.marked = through
-	return nil
-}
-
-// lose makes a gap of what could not be written; of the gaps that could not be written
-// either, those before it stay. The caller holds writing.
-func (j *Journal) lose(gaps []*borgpb.AuditHole, through uint64, err error) {
-	j.failed.Add(1)
-	j.mu.Lock()
-	rest := j.gaps
-	j.gaps = nil
-	for _, g := range gaps {
-		if g.To <= j.through {
-			j.gap(g.From, g.To, g.Why)
-		}
-	}
-	j.gap(j.through+1, through, "it could not be written: "+hostpath.Text(err))
-	j.gaps = append(j.gaps, rest...)
-	j.mu.Unlock()
-	j.through = through
-	j.complain(err)
 }
 
 func (j *Journal) complain(err error) {
@@ -482,68 +422,6 @@ func changed(events []cell.Event, o Objects) Objects {
 		}
 	}
 	return o
-}
-
-// Told takes in what a poll of a machine told of usage.
-func (j *Journal) Told(machine string, told []*borgrpc.Usage, allocs []*borgrpc.AllocUsage) {
-	j.usageMu.Lock()
-	defer j.usageMu.Unlock()
-	j.windows.Add(j.cfg.Now().UnixNano(), machine, told, allocs)
-}
-
-// Left hears that others poll a machine now.
-func (j *Journal) Left(machine string) {
-	j.usageMu.Lock()
-	defer j.usageMu.Unlock()
-	j.windows.Left(machine)
-}
-
-// Ended returns the rows of the windows that have ended, or with all of it of the one
-// that has not, too; what is still open began at beforeNs or later. They are not kept yet,
-// and those of allocs have no uid and attempt: borglets know allocs by name.
-func (j *Journal) Ended(all bool) (rows []*borgpb.UsageRow, beforeNs int64) {
-	j.usageMu.Lock()
-	defer j.usageMu.Unlock()
-	return j.windows.Take(j.cfg.Now().UnixNano(), all)
-}
-
-// Open, Drafts and Redraft are those of the windows that have not ended.
-func (j *Journal) Open() int {
-	j.usageMu.Lock()
-	defer j.usageMu.Unlock()
-	return j.windows.Open()
-}
-
-// Drafts is said at Open.
-func (j *Journal) Drafts(most int) *borgrpc.UsageDrafts {
-	j.usageMu.Lock()
-	defer j.usageMu.Unlock()
-	return j.windows.Drafts(most)
-}
-
-// Redraft is said at Open.
-func (j *Journal) Redraft() {
-	j.usageMu.Lock()
-	defer j.usageMu.Unlock()
-	j.windows.Redraft()
-}
-
-// Hold keeps the drafts of another replica in memory, at a moment of a clock that does not
-// go back. It says whether it is known what they are a part of.
-func (j *Journal) Hold(nowNs int64, req *borgrpc.KeepUsageRequest) (known bool) {
-	j.draftsMu.Lock()
-	defer j.draftsMu.Unlock()
-	return j.drafts.Hear(nowNs, req)
-}
-
-// Rescued returns the drafts of replicas that have fallen silent, or with all of it of all
-// replicas, as Ended does rows. They are held no longer.
-func (j *Journal) Rescued(nowNs int64, all bool) []*borgpb.UsageRow {
-	j.draftsMu.Lock()
-	defer j.draftsMu.Unlock()
-	rows := j.drafts.Silent(nowNs, all)
-	j.rescued.Add(int64(len(rows)))
-	return rows
 }
 
 // Keep writes rows of usage, this replica's or another one's.

@@ -209,6 +209,11 @@ func TestAFullDiskIsAGap(t *testing.T) {
 	if err := os.Rename(dir+".away", dir); err != nil {
 		t.Fatal(err)
 	}
+	// The cell is idle now.
+	j.Flush(nothing())
+	if got, want := words(t, j), "2 gap:3-3 gap:4-4"; got != want {
+		t.Errorf("the journal says %q, want %q", got, want)
+	}
 	apply(t, j, 5)
 	j.Flush(nothing())
 	if got, want := words(t, j), "2 gap:3-3 gap:4-4 5"; got != want {

@@ -50,6 +50,8 @@ type store struct {
 	// The last file, open; nil: it is opened with the next block.
 	open     *os.File
 	unsynced bool
+	// Why the file before the last one was closed without a sync; nil: sync has told it.
+	unsealed error
 	// Room for the next block.
 	buf []byte
 	// What was wrong with the last file when it was opened.
@@ -148,7 +150,8 @@ func (s *store) resume(each func(*borgpb.JournalBlock)) error {
 		}
 		last.bytes = good
 	}
-	s.open = f
+	// The process before this one may have ended before it synced.
+	s.open, s.unsynced = f, true
 	return nil
 }
 
@@ -225,7 +228,8 @@ func (s *store) seal() error {
 	f, last := s.open, s.files[len(s.files)-1]
 	s.open = nil
 	if err := errors.Join(f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("close a file of events: %w", err)
+		s.unsealed = fmt.Errorf("close a file of events: %w", err)
+		return s.unsealed
 	}
 	if err := os.WriteFile(s.path(last.number)+indexSuffix, putMarks(last.marks), 0o600); err != nil {
 		return fmt.Errorf("write the index of a file of events: %w", err)
@@ -277,17 +281,28 @@ func (s *store) dropOld(more int64) error {
 	return nil
 }
 
-// sync makes what was written outlive the machine.
+// sync makes what was written outlive the machine. After an error the disk may lack
+// everything since the last sync that succeeded, also if the next one does.
 func (s *store) sync() error {
 	s.mu.Lock()
-	f, unsynced := s.open, s.unsynced
-	s.unsynced = false
+	f, unsynced, unsealed := s.open, s.unsynced, s.unsealed
+	s.unsynced, s.unsealed = unsynced && unsealed != nil, nil
 	s.mu.Unlock()
+	if unsealed != nil {
+		return unsealed
+	}
 	if f == nil || !unsynced {
 		return nil
 	}
-	// A file that was closed meanwhile was synced before that.
-	if err := f.Sync(); err != nil && !errors.Is(err, os.ErrClosed) {
+	err := f.Sync()
+	if errors.Is(err, os.ErrClosed) {
+		// It was closed meanwhile, and another one may have been begun.
+		return s.sync()
+	}
+	if err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.unsynced = true
 		return fmt.Errorf("sync the events: %w", err)
 	}
 	return nil

@@ -114,13 +114,26 @@ func (s *store) weigh(f *file) error {
 		return nil
 	})
 	if err != nil {
-		return err
+		return s.unlessDropped(err, f)
 	}
 	held.bound()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f.held = held
 	return nil
+}
+
+// unlessDropped returns nil instead of err if one of the files was dropped meanwhile: dropOld
+// does not wait for thinning, which takes long.
+func (s *store) unlessDropped(err error, files ...*file) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range files {
+		if f != nil && !slices.Contains(s.files, f) {
+			return nil
+		}
+	}
+	return err
 }
 
 // blocks calls f with each whole block of a file that is not written.
@@ -171,14 +184,14 @@ func (s *store) replace(before, f *file, cut shares) (*file, error) {
 		err = s.blocks(f, w.block)
 	}
 	if err = errors.Join(err, out.Sync(), out.Close(), os.Chtimes(tmp, kept.at, kept.at)); err != nil {
-		return nil, fmt.Errorf("rewrite a file of events: %w", err)
+		return nil, s.unlessDropped(fmt.Errorf("rewrite a file of events: %w", err), f, before)
 	}
 	kept.held.bound()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := slices.Index(s.files, f)
-	if at < 0 {
-		// It was dropped meanwhile.
+	if at < 0 || joined && (at == 0 || s.files[at-1] != before) {
+		// One of them was dropped meanwhile.
 		return nil, nil
 	}
 	if err := s.keepDropped(w.sieve.drops); err != nil {
@@ -194,7 +207,7 @@ func (s *store) replace(before, f *file, cut shares) (*file, error) {
 	}
 	kept.marks = nil
 	s.files[at] = kept
-	if joined && at > 0 && s.files[at-1] == before {
+	if joined {
 		s.files = slices.Delete(s.files, at-1, at)
 		return kept, errors.Join(remove(s.path(before.number)), remove(s.path(before.number)+indexSuffix))
 	}
