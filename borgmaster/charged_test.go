@@ -1,6 +1,7 @@
 package borgmaster_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster"
+	"borg/borgmaster/admission"
 	"borg/borgmaster/cellkey"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -191,5 +193,38 @@ func TestUnloggedIsGivenBack(t *testing.T) {
 		if err != nil || !strings.Contains(resp.Result.Refusal.GetMessage(), "there is no live job bob/nobody") {
 			t.Fatalf("a change that is refused: %v, %v", resp.GetResult().GetRefusal(), err)
 		}
+	}
+}
+
+// TestSecretsAreRefusedAtTheDoor: after the elected master has refused a user's secret, the replica that
+// passed it on refuses the next one by itself.
+func TestSecretsAreRefusedAtTheDoor(t *testing.T) {
+	began := time.Now()
+	var clocks [3]atomic.Int64
+	clock := func(replica int) func() int64 {
+		return func() int64 { return cmp.Or(clocks[replica].Load(), int64(time.Since(began))+1) }
+	}
+	tc, _ := newSecretCell(t, 2, func(replica int, c *borgmaster.Config) { c.MonotonicNs = clock(replica) })
+	const elected, other = 1, 2
+	for i := range clocks {
+		clocks[i].Store(int64(time.Since(began)) + 1)
+	}
+	set := func(replica int) error {
+		_, err := tc.setSecret(replica, "ann", "ann", "s", strings.Repeat("x", 64<<10))
+		return err
+	}
+	var err error
+	for n := 0; err == nil && n < 2*admission.MaxLogBytes>>16; n++ {
+		err = set(other)
+	}
+	tooMuch(t, err, `user "ann"`)
+	clocks[elected].Add(int64(time.Minute))
+	if err := set(elected); err != nil {
+		t.Errorf("a minute later, at the elected master: %v", err)
+	}
+	tooMuch(t, set(other), `user "ann"`)
+	clocks[other].Add(int64(time.Minute))
+	if err := set(other); err != nil {
+		t.Errorf("a minute later, at the other replica: %v", err)
 	}
 }

@@ -63,17 +63,37 @@ func (a *secretAPI) SetSecret(ctx context.Context, req *borgrpc.SetSecretRequest
 	case n > cell.MaxSecretBytes:
 		return nil, status.Errorf(codes.InvalidArgument, "%s/%s: %d bytes; a secret has at most %d", req.GetUser(), req.GetName(), n, cell.MaxSecretBytes)
 	}
-	return onElected(ctx, m, true,
-		func(ctx context.Context) (*borgrpc.SetSecretResponse, error) {
-			if err := m.believes(ctx); err != nil {
-				return nil, err
-			}
-			result, err := m.setSecret(ctx, caller, req)
-			return &borgrpc.SetSecretResponse{Result: result}, err
-		},
-		func(ctx context.Context, conn *grpc.ClientConn) (*borgrpc.SetSecretResponse, error) {
-			return borgrpc.NewSecretServiceClient(conn).SetSecret(ctx, req)
-		})
+	set := func() (*borgpb.Result, error) {
+		resp, err := onElected(ctx, m, true,
+			func(ctx context.Context) (*borgrpc.SetSecretResponse, error) {
+				if err := m.believes(ctx); err != nil {
+					return nil, err
+				}
+				result, err := m.setSecret(ctx, caller, req)
+				return &borgrpc.SetSecretResponse{Result: result}, err
+			},
+			func(ctx context.Context, conn *grpc.ClientConn) (*borgrpc.SetSecretResponse, error) {
+				resp, err := borgrpc.NewSecretServiceClient(conn).SetSecret(ctx, req)
+				if status.Code(err) == codes.ResourceExhausted {
+					m.admit.refusedElsewhere(caller.User(), err, false)
+				}
+				return resp, err
+			})
+		return resp.GetResult(), err
+	}
+	var result *borgpb.Result
+	var err error
+	if isForwarded(ctx) || !admitted(ctx) {
+		result, err = set()
+	} else {
+		// Its value is the larger part of what goes into the log.
+		cost := cell.Cost(&borgpb.Op{Op: &borgpb.Op_SetSecret{SetSecret: &borgpb.SetSecret{Sealed: req.GetValue()}}})
+		result, err = m.admit.write(caller.User(), cost, set)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &borgrpc.SetSecretResponse{Result: result}, nil
 }
 
 // setSecret seals a value as the next version of a secret. The secrets of one user are set one

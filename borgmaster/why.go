@@ -16,6 +16,18 @@ import (
 	"borg/proto/door"
 )
 
+// mostExplainNs is how much the time of the scheduler counts at most that an explanation takes: it may
+// have waited for a pass.
+const mostExplainNs = 5e6
+
+// explained takes the time of the scheduler from a user's budget of reading.
+func (a *admitter) explained(user string, sinceNs int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.nowNs()
+	a.core.HasRead(now, user, min(now-sinceNs, mostExplainNs))
+}
+
 // explainTimeout bounds how long the scheduler may take to catch up and
 // explain.
 const explainTimeout = 5 * time.Second
@@ -62,7 +74,11 @@ func (m *Master) why(ctx context.Context, req *borgrpc.WhyRequest) (*borgrpc.Why
 		own.Summary += "; this master has no scheduler"
 		return own, nil
 	}
+	since := m.admit.nowNs()
 	explained, err := m.explain(ctx, req, own.Index)
+	if admitted(ctx) {
+		m.admit.explained(door.Caller(ctx).User(), since)
+	}
 	if err != nil {
 		own.Summary += fmt.Sprintf("; the scheduler does not answer (%s), so nothing is placed at the moment", door.Reason(err))
 		return own, nil
