@@ -209,7 +209,7 @@ func (a *Agent) Called(method string, stream bool, code codes.Code, took time.Du
 // Pages are the status page and the metrics of this borglet.
 func (a *Agent) Pages() http.Handler {
 	m := a.meter
-	site := &pages.Site{Status: a.statusPage, View: a.readerView, Metrics: pages.NewRegistry(m.calls, m.interval, m.polls, m.started, m.ended, m.failed, m.figures)}
+	site := &pages.Site{Status: a.statusPage, View: a.readerView, Metrics: pages.NewRegistry(m.calls, m.interval, m.polls, m.started, m.ended, m.failed, m.checksDelayed, m.figures)}
 	return site.Handler()
 }
 
