@@ -108,6 +108,9 @@ type heldWalk struct {
 	looks   int
 	seen    map[proc]bool
 
+	// sawSocket, if set, is called for each socket in flight.
+	sawSocket func(fd int)
+
 	// Buffers for entries of directories and for messages in sockets.
 	buf     []byte
 	message []byte

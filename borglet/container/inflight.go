@@ -134,6 +134,9 @@ func (w *heldWalk) waitingFile(f, depth int) {
 	defer unix.Close(own)
 	name := strconv.Itoa(f)
 	isSocket, err := w.countFile(own, name)
+	if isSocket && w.sawSocket != nil {
+		w.sawSocket(f)
+	}
 	switch inside := waitingFiles("/proc/self/fdinfo/" + name); {
 	case err != nil || inside > 0 && depth >= maxInFlightDepth:
 		w.current.unseen = true

@@ -61,6 +61,8 @@ func (f *family) members(map[borglet.ID]proc) (map[borglet.ID][]int, error) {
 	return map[borglet.ID][]int{f.id: {os.Getpid()}}, nil
 }
 
+func (f *family) cgroups(map[borglet.ID]proc) map[borglet.ID]paths { return nil }
+
 // TestListening: the listeners of a run's processes are found and those of others are
 // not taken for its own; processes are looked at only when there is a new socket.
 func TestListening(t *testing.T) {

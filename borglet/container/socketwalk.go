@@ -1,10 +1,7 @@
 package container
 
 import (
-	"fmt"
-	"os"
-	"strconv"
-	"strings"
+	"maps"
 
 	"golang.org/x/sys/unix"
 
@@ -18,37 +15,37 @@ type socketHolder struct {
 	// bound and connected are the TCP ports, of those that the kernel gives out. A port to
 	// which a socket was bound before it was connected looks like one that was not bound.
 	bound, connected map[uint16]bool
+	// seen are all their sockets.
+	seen map[socket]bool
 }
 
-// walkSockets finds out what each copy holds.
-func (r *Runtime) walkSockets(look *socketLook) (map[borglet.ID]sockets.Use, error) {
+// add adds what other processes hold, without the amounts.
+func (h *socketHolder) add(o socketHolder) {
+	maps.Copy(h.bound, o.bound)
+	maps.Copy(h.seen, o.seen)
+}
+
+// walkSockets finds out what each copy holds. It reports whether the next walk can tell more.
+func (r *Runtime) walkSockets(look *socketLook) (held map[borglet.ID]sockets.Use, more bool, err error) {
 	members, err := r.backend.members(r.processes(r.ids()))
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	held := make(map[borglet.ID]sockets.Use, len(members))
-	isOurs, known := map[int]bool{}, map[uint16]bool{}
-	hidden := sum(look.unread)
+	held = make(map[borglet.ID]sockets.Use, len(members))
+	open := socketHolder{bound: map[uint16]bool{}, seen: map[socket]bool{}}
 	for id, pids := range members {
 		h := look.heldBy(pids, &r.sockets)
-		hidden -= h.use[sockets.NetlinkBytes]
 		h.use[sockets.TCPPorts] = int64(len(h.bound) + explicitlyBound(h.connected))
 		held[id] = h.use
-		for port := range h.bound {
-			known[port] = true
-		}
-		for _, pid := range pids {
-			isOurs[pid] = true
-		}
+		open.add(h)
 	}
-	r.chargeHidden(look, members, held, hidden, known, isOurs)
-	return held, nil
+	return held, r.chargeHidden(look, members, held, open), nil
 }
 
 // heldBy adds up the sockets of processes.
 func (l *socketLook) heldBy(running []int, w *socketWatch) (h socketHolder) {
-	h.bound, h.connected = map[uint16]bool{}, map[uint16]bool{}
-	seen, udpPorts := map[socket]bool{}, map[uint16]bool{}
+	h.bound, h.connected, h.seen = map[uint16]bool{}, map[uint16]bool{}, map[socket]bool{}
+	udpPorts := map[uint16]bool{}
 	network, networkErr := networkCookie()
 	given := func(port uint16) bool { return port >= w.first && port <= w.last }
 	for _, pid := range running {
@@ -57,10 +54,10 @@ func (l *socketLook) heldBy(running []int, w *socketWatch) (h socketHolder) {
 			continue // it has ended
 		}
 		visitSockets(pid, func(number int, s socket) {
-			if seen[s] {
+			if h.seen[s] {
 				return
 			}
-			seen[s] = true
+			h.seen[s] = true
 			inode := string(s)
 			bytes, isNetlink := l.unread[inode]
 			udp, isUDP := l.udp.Sockets[inode]
@@ -90,74 +87,4 @@ func (l *socketLook) heldBy(running []int, w *socketWatch) (h socketHolder) {
 		delete(h.connected, port)
 	}
 	return h
-}
-
-// chargeHidden charges sockets that no process has open to the copy that has the most
-// descriptors under way between its processes: there they can be kept.
-func (r *Runtime) chargeHidden(look *socketLook, members map[borglet.ID][]int, held map[borglet.ID]sockets.Use, unread int64, known map[uint16]bool, isOurs map[int]bool) {
-	one := r.sockets.machine.OfTask()
-	unknown := func() (n int64) {
-		for _, port := range look.sample {
-			if !known[port] && !look.tcp.Ports[port] {
-				n++
-			}
-		}
-		return n * r.sockets.machine[sockets.TCPPorts] / portSamples
-	}
-	isHidden := func() bool {
-		return unread > one[sockets.NetlinkBytes] || look.crowded && unknown() > one[sockets.TCPPorts]
-	}
-	if !isHidden() {
-		return
-	}
-	var others []int
-	for _, pid := range pids() {
-		if !isOurs[pid] {
-			others = append(others, pid)
-		}
-	}
-	h := look.heldBy(others, &r.sockets)
-	unread -= h.use[sockets.NetlinkBytes]
-	for port := range h.bound {
-		known[port] = true
-	}
-	if id, most := mostUnderWay(members); isHidden() && most > 0 {
-		u := held[id]
-		u[sockets.NetlinkBytes] += max(unread, 0)
-		u[sockets.TCPPorts] += unknown()
-		held[id] = u
-	}
-}
-
-// mostUnderWay returns the copy whose sockets have the most descriptors in messages that
-// nobody has received yet.
-func mostUnderWay(members map[borglet.ID][]int) (id borglet.ID, most int) {
-	for candidate, pids := range members {
-		n := 0
-		seen := map[socket]bool{}
-		for _, pid := range pids {
-			visitSockets(pid, func(number int, s socket) {
-				if !seen[s] {
-					seen[s] = true
-					n += descriptorsIn(pid, number)
-				}
-			})
-		}
-		if n > most {
-			id, most = candidate, n
-		}
-	}
-	return id, most
-}
-
-// descriptorsIn returns the descriptors that wait in a local socket to be received.
-func descriptorsIn(pid, number int) int {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/fdinfo/%d", pid, number))
-	for line := range strings.Lines(string(text)) {
-		if count, is := strings.CutPrefix(line, "scm_fds:"); is {
-			n, _ := strconv.Atoi(strings.TrimSpace(count))
-			return n
-		}
-	}
-	return 0
 }

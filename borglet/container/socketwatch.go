@@ -39,7 +39,9 @@ type socketWatch struct {
 	at       int
 
 	// unreadThen is how much netlink messages took at the last walk, or less since.
-	unreadThen                    int64
+	unreadThen int64
+	// hidden is what the last walk found hidden.
+	hidden                        hidden
 	networksDue, inetDue, walkDue time.Time
 }
 
@@ -82,12 +84,12 @@ func (r *Runtime) SocketsHeld() (borglet.SocketsHeld, bool) {
 		return borglet.SocketsHeld{}, false
 	}
 	w.unreadThen = unread
-	held, err := r.walkSockets(&look)
+	held, more, err := r.walkSockets(&look)
 	if err != nil {
 		return borglet.SocketsHeld{}, false
 	}
 	isOver := func(u sockets.Use) bool { return u.Exceeds(one) }
-	if !slices.ContainsFunc(slices.Collect(maps.Values(held)), isOver) {
+	if !more && !slices.ContainsFunc(slices.Collect(maps.Values(held)), isOver) {
 		w.walkDue = time.Now().Add(walkRest * time.Since(now))
 	}
 	return borglet.SocketsHeld{Machine: w.machine, Copies: held}, true

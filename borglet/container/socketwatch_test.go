@@ -15,7 +15,7 @@ import (
 )
 
 // watched is a Runtime of which this process is the only task, on a machine whose sockets
-// share little.
+// share little. look looks twice, as what is under way counts from the second look on.
 func watched(t *testing.T, first, last uint16) (look func() sockets.Use) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -26,8 +26,11 @@ func watched(t *testing.T, first, last uint16) (look func() sockets.Use) {
 	ports := int64(last-first) + 1
 	r.sockets = socketWatch{first: first, last: last, machine: sockets.Use{8 << 20, 1 << 40, ports, ports}}
 	return func() sockets.Use {
-		r.sockets.inetDue, r.sockets.walkDue = time.Time{}, time.Time{}
-		held, _ := r.SocketsHeld()
+		var held borglet.SocketsHeld
+		for range 2 {
+			r.sockets.inetDue, r.sockets.walkDue = time.Time{}, time.Time{}
+			held, _ = r.SocketsHeld()
+		}
 		return held.Copies[f.id]
 	}
 }
@@ -53,22 +56,28 @@ func openSockets(t *testing.T, n, family, kind, protocol int, each func(fd, i in
 	return fds
 }
 
-// underWay closes sockets after they were sent to a socket that nobody reads.
+// underWay closes sockets after they were sent to sockets that nobody reads.
 func underWay(t *testing.T, fds []int) {
 	t.Helper()
-	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { unix.Close(ends[0]); unix.Close(ends[1]) })
 	for some := range slices.Chunk(fds, 100) {
-		if err := unix.Sendmsg(ends[0], []byte{1}, unix.UnixRights(some...), nil, unix.MSG_DONTWAIT); err != nil {
+		ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
 			t.Fatal(err)
 		}
-		for i, fd := range some {
-			unix.Close(fd)
-			some[i] = -1
-		}
+		t.Cleanup(func() { unix.Close(ends[0]); unix.Close(ends[1]) })
+		send(t, ends[0], some)
+	}
+}
+
+// send sends descriptors over a socket and closes them.
+func send(t *testing.T, to int, fds []int) {
+	t.Helper()
+	if err := unix.Sendmsg(to, []byte{1}, unix.UnixRights(fds...), nil, unix.MSG_DONTWAIT); err != nil {
+		t.Fatal(err)
+	}
+	for i, fd := range fds {
+		unix.Close(fd)
+		fds[i] = -1
 	}
 }
 

@@ -31,6 +31,9 @@ type Use [pools]int64
 // OfTask returns what one task may hold of a machine's pools.
 func (u Use) OfTask() Use { return u.part(taskPart) }
 
+// OfTasks returns what all tasks together may hold of a machine's pools.
+func (u Use) OfTasks() Use { return u.part(tasksPart) }
+
 // Exceeds reports whether it is more than a bound of any pool.
 func (u Use) Exceeds(bound Use) bool {
 	for p := range u {
