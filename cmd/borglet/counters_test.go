@@ -37,6 +37,12 @@ var takers = map[string]counter{
 	"inotify": {func(int) error { _, err := unix.InotifyInit1(unix.IN_CLOEXEC); return err }, 10_000},
 	"signals": {queueSignal, 1 << 20},
 	"queues":  {openQueue, 10_000},
+	// More than the kernel allows to all programs of a machine if nobody changes that.
+	"aio": {setUpAIO, 65_536/aioRequests + 20},
+	"terminals": {func(int) error {
+		_, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
+		return err
+	}, 10_000},
 	// A process that has ended and that nobody has waited for counts as any.
 	"processes": {func(int) error { _, err := os.StartProcess("/bin/true", []string{"true"}, &os.ProcAttr{}); return err }, 20_000},
 }
@@ -50,6 +56,17 @@ func queueSignal(int) error {
 	info[0], info[2] = int32(queued), -1 // SI_QUEUE
 	_, _, errno := unix.RawSyscall6(unix.SYS_RT_TGSIGQUEUEINFO, uintptr(os.Getpid()), uintptr(unix.Gettid()), uintptr(queued), uintptr(unsafe.Pointer(&info)), 0, 0)
 	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// aioRequests is the size of one context of asynchronous I/O.
+const aioRequests = 1024
+
+func setUpAIO(int) error {
+	var context uint64
+	if _, _, errno := unix.Syscall(unix.SYS_IO_SETUP, aioRequests, uintptr(unsafe.Pointer(&context)), 0); errno != 0 {
 		return errno
 	}
 	return nil
@@ -106,7 +123,7 @@ func takeAll() {
 		threads.Go(func() { _ = unix.Nanosleep(&unix.Timespec{Nsec: 1e8}, nil) })
 	}
 	threads.Wait()
-	for _, name := range []string{"inotify", "signals", "queues", "processes"} {
+	for _, name := range []string{"inotify", "signals", "queues", "aio", "terminals", "processes"} {
 		n, err := 0, error(nil)
 		for c := takers[name]; err == nil && n < c.most; n++ {
 			err = c.take(n)
@@ -120,7 +137,7 @@ func takeAll() {
 }
 
 // TestCountersOfTheKernel: a task that takes all it can get of inotify instances, queued
-// signals, message queues and processes takes nothing from another task, nor from root.
+// signals, message queues, contexts of asynchronous I/O, pseudo terminals and processes takes nothing from another task, nor from root.
 func TestCountersOfTheKernel(t *testing.T) {
 	m := newMachine(t, "container")
 	self, err := filepath.Abs(os.Args[0])
@@ -166,6 +183,12 @@ func TestCountersOfTheKernel(t *testing.T) {
 	}
 	if !maps.Equal(a, b) || a["inotify"] < 16 || a["signals"] < 16 || a["queues"] < 2 {
 		t.Errorf("the first task took %v, the second %v", a, b)
+	}
+	if n := a["aio"]; n < takers["aio"].most {
+		t.Errorf("one task has %d contexts of asynchronous I/O", n)
+	}
+	if n := a["terminals"]; n < 60 || n > 65 {
+		t.Errorf("one task has %d pseudo terminals, want 64", n)
 	}
 	if a["signals"] > 4096+1 {
 		t.Errorf("one task has %d signals queued", a["signals"])
