@@ -49,7 +49,7 @@ func neighborhood(t *testing.T, n *neighbors) (look func() borglet.SocketsHeld) 
 	underWay(t, []int{null})
 	n.pids = map[borglet.ID][]int{innocent: {os.Getpid()}}
 	r := &Runtime{backend: n, runs: map[borglet.ID]*run{innocent: {id: innocent, task: proc{Pid: os.Getpid()}}}}
-	r.sockets = socketWatch{first: 41000, last: 41999, machine: sockets.Use{8 << 20, 1 << 40, 1000, 1000}}
+	r.sockets = socketWatch{first: 41000, last: 41999, machine: sockets.Use{8 << 20, 1 << 40, 1000, 1000, 0}}
 	return func() borglet.SocketsHeld {
 		r.sockets.inetDue, r.sockets.walkDue = time.Time{}, time.Time{}
 		held, _ := r.SocketsHeld()

@@ -24,7 +24,7 @@ func watched(t *testing.T, first, last uint16) (look func() sockets.Use) {
 	f := &family{id: borglet.ID{JobUID: "1-1-0", Attempt: 1}}
 	r := &Runtime{backend: f, runs: map[borglet.ID]*run{f.id: {id: f.id, task: proc{Pid: os.Getpid()}}}}
 	ports := int64(last-first) + 1
-	r.sockets = socketWatch{first: first, last: last, machine: sockets.Use{8 << 20, 1 << 40, ports, ports}}
+	r.sockets = socketWatch{first: first, last: last, machine: sockets.Use{8 << 20, 1 << 40, ports, ports, 0}}
 	return func() sockets.Use {
 		var held borglet.SocketsHeld
 		for range 2 {

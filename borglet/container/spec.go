@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// pidsLimit bounds the processes and threads of one copy.
+	// pidsLimit bounds the processes and threads of one copy, if the machine has enough.
 	pidsLimit = 4096
 	// terminals bounds the pseudo terminals of one copy: the machine has them for all.
 	terminals = 64
@@ -146,7 +146,7 @@ func cgroupPath(parent string, l *borglet.Launch) string {
 // resources are the limits of a copy in the kernel's terms, for both versions
 // of cgroups: each reads its own fields.
 func resources(l borglet.Limits) *cgroups.Resources {
-	pids := int64(pidsLimit)
+	pids := pidsOfTask()
 	r := limits(l)
 	r.PidsLimit = &pids
 	if ioWeights(cgroupRoot) {

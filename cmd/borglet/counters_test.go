@@ -94,9 +94,9 @@ func blockQueued() {
 	_ = unix.PthreadSigmask(unix.SIG_BLOCK, &set, nil)
 }
 
-// boundedProcesses checks that all tasks together leave processes to the machine, and that
-// one task leaves some to others.
-func (m *machine) boundedProcesses() {
+// boundedProcesses checks that all tasks together leave processes to the machine, and returns
+// how many they may have.
+func (m *machine) boundedProcesses() int64 {
 	m.t.Helper()
 	number := func(path string) int64 {
 		text, err := os.ReadFile(path)
@@ -110,6 +110,7 @@ func (m *machine) boundedProcesses() {
 	if most := number("/proc/sys/kernel/pid_max"); all == 0 || all > most*3/4 {
 		m.t.Errorf("all tasks may have %d processes of %d", all, most)
 	}
+	return all
 }
 
 // takeAll is this program when it was told to.
@@ -123,7 +124,11 @@ func takeAll() {
 		threads.Go(func() { _ = unix.Nanosleep(&unix.Timespec{Nsec: 1e8}, nil) })
 	}
 	threads.Wait()
-	for _, name := range []string{"inotify", "signals", "queues", "aio", "terminals", "processes"} {
+	names := []string{"inotify", "signals", "queues", "aio", "terminals", "processes"}
+	if os.Args[2] == "processes" {
+		names = os.Args[2:]
+	}
+	for _, name := range names {
 		n, err := 0, error(nil)
 		for c := takers[name]; err == nil && n < c.most; n++ {
 			err = c.take(n)
@@ -171,13 +176,13 @@ func TestCountersOfTheKernel(t *testing.T) {
 	}
 	first, second := hostile(), hostile()
 	m.untilState(first, running)
-	m.boundedProcesses()
+	most := int(min(4096, m.boundedProcesses()/8))
 	a := taken(first)
 	b := taken(second)
 	for _, got := range []map[string]int{a, b} {
 		// The threads of the program count too.
-		if n := got["processes"]; n < 4000 || n > 4096 {
-			t.Errorf("one task has %d processes, want 4096 with its threads", n)
+		if n := got["processes"]; n < most-100 || n > most {
+			t.Errorf("one task has %d processes, want %d with its threads", n, most)
 		}
 		delete(got, "processes")
 	}
@@ -214,4 +219,54 @@ func TestCountersOfTheKernel(t *testing.T) {
 		t.Error(err)
 	}
 	t.Logf("each task took %v", a)
+}
+
+// TestProcessesOfAll: tasks of no priority that together have more than half of the processes of
+// all tasks end, the largest first. A small one of no priority and production go on, and
+// production starts.
+func TestProcessesOfAll(t *testing.T) {
+	m := newMachine(t, "container")
+	self, err := filepath.Abs(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := func(args ...string) *borgrpc.CopyID {
+		id := m.want(service, &borgpb.TaskSpec{
+			Args: args, Mounts: []*borgpb.Mount{{Source: self, Path: "/opt/take"}},
+			Resources: &borgpb.Resources{CpuMilli: 1000, MemBytes: 512 << 20},
+		})
+		m.desired[len(m.desired)-1].Priority = 0
+		return id
+	}
+	small := free("/bin/sleep", "3600")
+	m.untilState(small, running)
+	all := m.boundedProcesses()
+	if all/8 > 4096 {
+		t.Skipf("all tasks may have %d processes: a few tasks cannot take half of them", all)
+	}
+	isHostile := map[string]bool{}
+	for range 5 {
+		isHostile[free("/opt/take", takeArgument, "processes").GetJobUid()] = true
+	}
+	var ended *borgpb.Exit
+	for deadline := time.Now().Add(patience); ended == nil; time.Sleep(20 * time.Millisecond) {
+		for _, r := range m.poll().GetTasks() {
+			if isHostile[r.GetJobUid()] && r.GetExit() != nil {
+				ended = r.GetExit()
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("no task that takes processes has ended")
+		}
+	}
+	if ended.GetReasonCode() != borgpb.ExitReason_EXIT_REASON_SOCKETS || !strings.Contains(ended.GetReason(), "non-production tasks") {
+		t.Errorf("the exit is %v", ended)
+	}
+	t.Log(ended.GetReason())
+	if r := m.untilState(m.service("/bin/sleep", "3600"), running); r.Restarts != 0 {
+		t.Errorf("production was ended: %v", r)
+	}
+	if r := m.untilState(small, running); r.Restarts != 0 {
+		t.Errorf("a small task was ended: %v", r)
+	}
 }
