@@ -191,27 +191,27 @@ func (r *Runtime) lookAtSent(processes []int, frozen bool) sent {
 			s.ports[port] = true
 		}
 	}
-	eachSocket(processes, func(pid, number int) { w.lookIntoSocket(pid, pid, strconv.Itoa(number)) })
+	eachSocket(processes, func(tid, number int) { w.lookIntoSocket(tid, tid, strconv.Itoa(number)) })
 	s.unseen = w.current.unseen
 	return s
 }
 
 // filesInFlight returns the number of files in flight in the sockets of processes.
 func filesInFlight(processes []int) (n int) {
-	eachSocket(processes, func(pid, number int) {
-		n += waitingFiles("/proc/" + strconv.Itoa(pid) + "/fdinfo/" + strconv.Itoa(number))
+	eachSocket(processes, func(tid, number int) {
+		n += waitingFiles("/proc/" + strconv.Itoa(tid) + "/fdinfo/" + strconv.Itoa(number))
 	})
 	return n
 }
 
 // eachSocket calls see for each socket of processes once.
-func eachSocket(processes []int, see func(pid, number int)) {
+func eachSocket(processes []int, see func(tid, number int)) {
 	seen := map[socket]bool{}
 	for _, pid := range processes {
-		visitSockets(pid, func(number int, s socket) {
+		visitSockets(pid, func(tid, number int, s socket) {
 			if !seen[s] {
 				seen[s] = true
-				see(pid, number)
+				see(tid, number)
 			}
 		})
 	}

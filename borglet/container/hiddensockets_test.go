@@ -3,6 +3,7 @@ package container
 import (
 	"os"
 	"os/exec"
+	"runtime"
 	"testing"
 	"time"
 
@@ -145,4 +146,37 @@ func holdInFlight(t *testing.T, fds []int) (pid int) {
 		f.Close()
 	}
 	return child.Process.Pid
+}
+
+// TestTableOfThread: sockets in a thread's own table of descriptors count for its copy.
+func TestTableOfThread(t *testing.T) {
+	look := watched(t, 41000, 41999)
+	opened, done := make(chan []int), make(chan bool)
+	go func() {
+		runtime.LockOSThread() // the thread ends with this goroutine
+		if err := unix.Unshare(unix.CLONE_FILES); err != nil {
+			opened <- nil
+			return
+		}
+		fds := make([]int, 0, 400)
+		for i := range cap(fds) {
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			if err == nil {
+				err = unix.Bind(fd, &unix.SockaddrInet4{Port: 41000 + i, Addr: [4]byte{127, 0, 0, 1}})
+			}
+			if err == nil {
+				fds = append(fds, fd)
+			}
+		}
+		opened <- fds
+		<-done
+	}()
+	defer close(done)
+	n := int64(len(<-opened))
+	if n == 0 {
+		t.Skip("no thread can have a table of its own")
+	}
+	if held := look()[sockets.TCPPorts]; held < n/2 || held > n*3/2 {
+		t.Errorf("it holds %d ports, want %d", held, n)
+	}
 }

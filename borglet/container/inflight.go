@@ -37,13 +37,7 @@ func (w *heldWalk) lookIntoSocket(pid, tid int, name string) {
 	if err != nil {
 		return
 	}
-	p, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		w.current.unseen = true
-		return
-	}
-	defer unix.Close(p)
-	fd, err := unix.PidfdGetfd(p, number, 0)
+	fd, err := descriptorOf(tid, number)
 	if err != nil {
 		w.current.unseen = true
 		return

@@ -3,8 +3,6 @@ package container
 import (
 	"maps"
 
-	"golang.org/x/sys/unix"
-
 	"borg/borglet"
 	"borg/borglet/sockets"
 )
@@ -49,11 +47,7 @@ func (l *socketLook) heldBy(running []int, w *socketWatch) (h socketHolder) {
 	network, networkErr := networkCookie()
 	given := func(port uint16) bool { return port >= w.first && port <= w.last }
 	for _, pid := range running {
-		process, err := unix.PidfdOpen(pid, 0)
-		if err != nil {
-			continue // it has ended
-		}
-		visitSockets(pid, func(number int, s socket) {
+		visitSockets(pid, func(tid, number int, s socket) {
 			if h.seen[s] {
 				return
 			}
@@ -74,12 +68,11 @@ func (l *socketLook) heldBy(running []int, w *socketWatch) (h socketHolder) {
 			case isTCP && given(tcp.Port):
 				h.connected[tcp.Port] = true
 			case !isTCP && !isUDP && l.crowded && networkErr == nil:
-				if port, _ := boundAt(process, number, network); given(port) {
+				if port, _ := boundAt(tid, number, network); given(port) {
 					h.bound[port] = true
 				}
 			}
 		})
-		unix.Close(process)
 	}
 	h.use[sockets.UDPPorts] = int64(len(udpPorts))
 	// Connections that came to a port hold no other port than that.
