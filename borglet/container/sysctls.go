@@ -14,6 +14,8 @@ const (
 	// I/O that it allows, in bytes. A request takes twice that of its task's memory limit, so
 	// that all tasks together have no memory for all requests.
 	memoryPerRequest = 32
+	// memoryPerFile is the same of open files. The kernel charges more than that for each.
+	memoryPerFile = 64
 	// machineTerminals is how many pseudo terminals the machine allows beside its reserve: as
 	// many as the most tasks that one machine runs can have.
 	machineTerminals = 4096 * terminals
@@ -25,6 +27,7 @@ func raiseSysctls(root string, memoryBytes int64) error {
 	reserve, err := readSysctl(filepath.Join(root, "kernel/pty/reserve"))
 	return errors.Join(err,
 		raiseSysctl(filepath.Join(root, "fs/aio-max-nr"), memoryBytes/memoryPerRequest),
+		raiseSysctl(filepath.Join(root, "fs/file-max"), memoryBytes/memoryPerFile),
 		raiseSysctl(filepath.Join(root, "kernel/pty/max"), machineTerminals+reserve))
 }
 
