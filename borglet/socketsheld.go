@@ -8,11 +8,11 @@ import (
 	"borg/proto/borgpb"
 )
 
-// socketsEvery is how often the sockets of a machine are looked at: what tasks can take
+// socketsEvery is how often what tasks share is looked at: what tasks can take
 // between two looks is bounded by it.
 const socketsEvery = 100 * time.Millisecond
 
-// SocketsHeld is an event: what copies hold of what the sockets of a machine share.
+// SocketsHeld is an event: what copies hold of what all tasks of a machine share.
 type SocketsHeld struct {
 	Machine sockets.Use
 	Copies  map[ID]sockets.Use
@@ -27,7 +27,8 @@ func (c *Core) socketsHeld(ev SocketsHeld) {
 	var holders []sockets.Holder[ID]
 	for _, id := range c.ids {
 		if held, known := ev.Copies[id]; known && c.copies[id].phase == running && c.copies[id].Run == ev.Runs[id] {
-			holders = append(holders, sockets.Holder[ID]{ID: id, Priority: c.copies[id].Desired.GetPriority(), Held: held})
+			priority := c.copies[id].Desired.GetPriority()
+			holders = append(holders, sockets.Holder[ID]{ID: id, Priority: priority, IsProduction: priority >= productionPriority, Held: held})
 		}
 	}
 	for _, f := range sockets.Over(ev.Machine, holders) {

@@ -73,28 +73,37 @@ func networkCookie() (uint64, error) {
 
 // visitBound calls see for each TCP socket of a process that is bound in a network.
 func visitBound(pid int, network uint64, see func(port uint16, connected bool)) {
-	process, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		return // it has ended
-	}
-	defer unix.Close(process)
-	visitSockets(pid, func(number int, _ socket) {
-		if port, connected := boundAt(process, number, network); port != 0 {
+	visitSockets(pid, func(tid, number int, _ socket) {
+		if port, connected := boundAt(tid, number, network); port != 0 {
 			see(port, connected)
 		}
 	})
 }
 
-// boundAt returns the port to which a descriptor of a process is bound in a network; zero if
-// it is no bound TCP socket of that network.
-func boundAt(process, number int, network uint64) (port uint16, connected bool) {
-	fd, err := unix.PidfdGetfd(process, number, 0)
+// boundAt returns the port to which a descriptor of a thread is bound in a network; zero if it
+// is no bound TCP socket of that network.
+func boundAt(tid, number int, network uint64) (port uint16, connected bool) {
+	fd, err := descriptorOf(tid, number)
 	if err != nil {
 		return 0, false
 	}
 	defer unix.Close(fd)
 	_, err = unix.Getpeername(fd)
 	return boundPort(fd, network), err == nil
+}
+
+// descriptorOf returns a copy of a descriptor of a thread. A thread that is not the first of
+// its process needs Linux 6.9.
+func descriptorOf(tid, number int) (int, error) {
+	thread, err := unix.PidfdOpen(tid, 0)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+		thread, err = unix.PidfdOpen(tid, unix.PIDFD_THREAD)
+	}
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(thread)
+	return unix.PidfdGetfd(thread, number, 0)
 }
 
 // boundPort returns the port of a TCP socket in a network; zero if it has none.

@@ -33,8 +33,9 @@ type containerBackend struct {
 	// Processors of copies that have some alone; nil if the machine cannot.
 	cpus    *processors
 	weights *allocWeights
-	// Whether the log says already that the processes of tasks cannot be bounded.
-	unbound atomic.Bool
+	// Whether the log says already that the processes of tasks cannot be bounded, and that
+	// sysctls cannot be raised.
+	unbound, unraised atomic.Bool
 }
 
 func newContainerBackend(cfg Config) (backend, error) {
@@ -149,11 +150,18 @@ func (b *containerBackend) settleShared() error {
 	return errors.Join(err, b.cpus.settle())
 }
 
-// bound limits the number of processes of all tasks together. A machine that cannot do so runs
-// the tasks nevertheless, and logs it once.
+// bound limits the number of processes of all tasks together, and raises sysctls that tasks could
+// use up. A machine that cannot do so runs the tasks nevertheless, and logs it once.
 func (b *containerBackend) bound() {
 	if err := boundProcesses(); err != nil && !b.unbound.Swap(true) {
 		b.cfg.Log.Warn("tasks can take all processes of the machine", "machine", b.cfg.Name, "err", err)
+	}
+	memory, err := memTotalBytes()
+	if err == nil {
+		err = raiseSysctls("/proc/sys", memory)
+	}
+	if err != nil && !b.unraised.Swap(true) {
+		b.cfg.Log.Warn("tasks can take all open files, asynchronous I/O contexts or pseudo terminals of the machine", "machine", b.cfg.Name, "err", err)
 	}
 }
 

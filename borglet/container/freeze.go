@@ -66,10 +66,19 @@ func (r *Runtime) lookAtGroup(w *heldWalk, together []*heldCopy, groups map[borg
 		still = still || r.heldPast[c.id].mustFreeze()
 		c.cpuNs = groups[c.id].cpuNs()
 	}
-	if still {
-		var release func()
-		still, release = r.freezeGroup(groups[together[0].id])
-		defer release()
+	if group := groups[together[0].id]; still && group.freezeDir() != "" {
+		release, err := group.freeze()
+		if err != nil {
+			r.cfg.Log.Warn("a task cannot be frozen to look at its open files", "machine", r.cfg.Name, "err", err)
+		}
+		defer func() {
+			if err := release(); err != nil {
+				r.cfg.Log.Error("a task stays frozen, because it cannot be thawed", "machine", r.cfg.Name, "err", err)
+			}
+		}()
+		still = err == nil
+	} else {
+		still = false
 	}
 	for _, c := range together {
 		c.frozen = still
@@ -77,23 +86,6 @@ func (r *Runtime) lookAtGroup(w *heldWalk, together []*heldCopy, groups map[borg
 			members, err := r.backend.members(map[borglet.ID]proc{c.id: c.run})
 			return members[c.id], err
 		})
-	}
-}
-
-// freezeGroup freezes a copy, or its alloc, and reports whether it is frozen. The caller must
-// call release in any case.
-func (r *Runtime) freezeGroup(group paths) (frozen bool, release func()) {
-	if group.freezeDir() == "" {
-		return false, func() {}
-	}
-	thaw, err := group.freeze()
-	if err != nil {
-		r.cfg.Log.Warn("a task cannot be frozen to look at its open files", "machine", r.cfg.Name, "err", err)
-	}
-	return err == nil, func() {
-		if err := thaw(); err != nil {
-			r.cfg.Log.Error("a task stays frozen, because it cannot be thawed", "machine", r.cfg.Name, "err", err)
-		}
 	}
 }
 

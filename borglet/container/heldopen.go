@@ -108,8 +108,8 @@ type heldWalk struct {
 	looks   int
 	seen    map[proc]bool
 
-	// Called for each file in flight instead of counting it; nil to count.
-	visit func(fd int)
+	// sawSocket, if set, is called for each socket in flight.
+	sawSocket func(fd int)
 
 	// Buffers for entries of directories and for messages in sockets.
 	buf     []byte

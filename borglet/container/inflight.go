@@ -37,13 +37,7 @@ func (w *heldWalk) lookIntoSocket(pid, tid int, name string) {
 	if err != nil {
 		return
 	}
-	p, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		w.current.unseen = true
-		return
-	}
-	defer unix.Close(p)
-	fd, err := unix.PidfdGetfd(p, number, 0)
+	fd, err := descriptorOf(tid, number)
 	if err != nil {
 		w.current.unseen = true
 		return
@@ -124,7 +118,7 @@ func (w *heldWalk) peekMessage(fd, depth int) (n int) {
 	return n
 }
 
-// waitingFile counts or visits a file in flight and, if it is a socket, the files in flight in it.
+// waitingFile counts a file in flight and, if it is a socket, the files in flight in it.
 func (w *heldWalk) waitingFile(f, depth int) {
 	own, err := unix.Open("/proc/self/fd", openDirectory, 0)
 	if err != nil {
@@ -133,11 +127,9 @@ func (w *heldWalk) waitingFile(f, depth int) {
 	}
 	defer unix.Close(own)
 	name := strconv.Itoa(f)
-	isSocket := true
-	if w.visit != nil {
-		w.visit(f)
-	} else {
-		isSocket, err = w.countFile(own, name)
+	isSocket, err := w.countFile(own, name)
+	if isSocket && w.sawSocket != nil {
+		w.sawSocket(f)
 	}
 	switch inside := waitingFiles("/proc/self/fdinfo/" + name); {
 	case err != nil || inside > 0 && depth >= maxInFlightDepth:

@@ -191,13 +191,30 @@ func ephemeralPorts() (first, last uint16) {
 
 // socketsOf are the sockets that a process has open.
 func socketsOf(pid int) (found []socket) {
-	visitSockets(pid, func(_ int, s socket) { found = append(found, s) })
+	visitSockets(pid, func(_, _ int, s socket) { found = append(found, s) })
 	return found
 }
 
-// visitSockets calls see for each descriptor of a process that is a socket.
-func visitSockets(pid int, see func(number int, s socket)) {
-	dir := fmt.Sprintf("/proc/%d/fd", pid)
+// visitSockets calls see for each descriptor of a process that is a socket, with a thread that
+// has the descriptor: a thread can have a table of its own.
+func visitSockets(pid int, see func(tid, number int, s socket)) {
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		return // it has ended
+	}
+	last := 0
+	for _, t := range threads {
+		tid, err := strconv.Atoi(t.Name())
+		if err == nil && (last == 0 || !shared(last, tid, kcmpFiles)) {
+			visitTable(tid, see)
+			last = tid
+		}
+	}
+}
+
+// visitTable calls see for each descriptor of a thread that is a socket.
+func visitTable(tid int, see func(tid, number int, s socket)) {
+	dir := fmt.Sprintf("/proc/%d/fd", tid)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return // it has ended
@@ -206,7 +223,7 @@ func visitSockets(pid int, see func(number int, s socket)) {
 		target, err := os.Readlink(filepath.Join(dir, e.Name()))
 		number, numberErr := strconv.Atoi(e.Name())
 		if inode, ok := strings.CutPrefix(target, "socket:["); err == nil && numberErr == nil && ok {
-			see(number, socket(strings.TrimSuffix(inode, "]")))
+			see(tid, number, socket(strings.TrimSuffix(inode, "]")))
 		}
 	}
 }

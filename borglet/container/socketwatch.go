@@ -39,8 +39,10 @@ type socketWatch struct {
 	at       int
 
 	// unreadThen is how much netlink messages took at the last walk, or less since.
-	unreadThen                    int64
-	networksDue, inetDue, walkDue time.Time
+	unreadThen int64
+	// hidden is what the last walk found hidden.
+	hidden                                      hidden
+	networksDue, inetDue, walkDue, processesDue time.Time
 }
 
 // taskNetwork is a network that is not the machine's.
@@ -61,37 +63,24 @@ type socketLook struct {
 	sample  []uint16
 }
 
-// SocketsHeld returns what each copy holds of what the sockets of the machine share. It
-// returns false while no copy can hold more than its part.
+// SocketsHeld returns what each copy holds of what all tasks of the machine share. It returns
+// false while no copy can hold more than its part.
 func (r *Runtime) SocketsHeld() (borglet.SocketsHeld, bool) {
 	w, now := &r.sockets, time.Now()
 	if w.machine == (sockets.Use{}) {
 		w.measure()
 	}
-	one := w.machine.OfTask()
-	look := socketLook{unread: r.unreadNetlink(now)}
-	unread := sum(look.unread)
-	w.unreadThen = min(w.unreadThen, unread)
-	walk := unread > one[sockets.NetlinkBytes]
-	if !now.Before(w.inetDue) {
-		w.inetDue = now.Add(inetEvery)
-		walk = look.readInet(w) || walk
+	runs := r.runNumbers() // before the look: of a run that starts meanwhile nothing is known
+	held := r.inSockets(now)
+	for id, n := range r.processesHeld(now) {
+		if held == nil {
+			held = map[borglet.ID]sockets.Use{}
+		}
+		u := held[id]
+		u[sockets.Processes] = n
+		held[id] = u
 	}
-	// Memory can be taken fast: if there is more of it, no walk rests.
-	if grew := unread-w.unreadThen > one[sockets.NetlinkBytes]; !walk || !grew && now.Before(w.walkDue) {
-		return borglet.SocketsHeld{}, false
-	}
-	w.unreadThen = unread
-	runs := r.runNumbers() // before the walk: of a run that starts meanwhile nothing is known
-	held, err := r.walkSockets(&look)
-	if err != nil {
-		return borglet.SocketsHeld{}, false
-	}
-	isOver := func(u sockets.Use) bool { return u.Exceeds(one) }
-	if !slices.ContainsFunc(slices.Collect(maps.Values(held)), isOver) {
-		w.walkDue = time.Now().Add(walkRest * time.Since(now))
-	}
-	return borglet.SocketsHeld{Machine: w.machine, Copies: held, Runs: runs}, true
+	return borglet.SocketsHeld{Machine: w.machine, Copies: held, Runs: runs}, held != nil
 }
 
 // runNumbers returns the run of each copy.
@@ -103,6 +92,35 @@ func (r *Runtime) runNumbers() map[borglet.ID]uint32 {
 		runs[id] = run.n
 	}
 	return runs
+}
+
+// inSockets returns what the sockets of each copy hold; nil while no copy can hold more than its
+// part.
+func (r *Runtime) inSockets(now time.Time) map[borglet.ID]sockets.Use {
+	w := &r.sockets
+	one := w.machine.OfTask()
+	look := socketLook{unread: r.unreadNetlink(now)}
+	unread := sum(look.unread)
+	w.unreadThen = min(w.unreadThen, unread)
+	walk := unread > one[sockets.NetlinkBytes]
+	if !now.Before(w.inetDue) {
+		w.inetDue = now.Add(inetEvery)
+		walk = look.readInet(w) || walk
+	}
+	// Memory can be taken fast: if there is more of it, no walk rests.
+	if grew := unread-w.unreadThen > one[sockets.NetlinkBytes]; !walk || !grew && now.Before(w.walkDue) {
+		return nil
+	}
+	w.unreadThen = unread
+	held, more, err := r.walkSockets(&look)
+	if err != nil {
+		return nil
+	}
+	isOver := func(u sockets.Use) bool { return u.Exceeds(one) }
+	if !more && !slices.ContainsFunc(slices.Collect(maps.Values(held)), isOver) {
+		w.walkDue = time.Now().Add(walkRest * time.Since(now))
+	}
+	return held
 }
 
 // measure reads what the machine's sockets share.

@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// pidsLimit bounds the processes and threads of one copy.
+	// pidsLimit bounds the processes and threads of one copy, if the machine has enough.
 	pidsLimit = 4096
 	// terminals bounds the pseudo terminals of one copy: the machine has them for all.
-	terminals = 256
+	terminals = 64
 	// cpuPeriodUs is the period of the processor's hard limit. Microseconds.
 	cpuPeriodUs = 100_000
 	// batchPart is how much less of a processor that all want a batch task has than a
@@ -146,7 +146,7 @@ func cgroupPath(parent string, l *borglet.Launch) string {
 // resources are the limits of a copy in the kernel's terms, for both versions
 // of cgroups: each reads its own fields.
 func resources(l borglet.Limits) *cgroups.Resources {
-	pids := int64(pidsLimit)
+	pids := pidsOfTask()
 	r := limits(l)
 	r.PidsLimit = &pids
 	if ioWeights(cgroupRoot) {

@@ -5,6 +5,7 @@ package container
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/opencontainers/cgroups"
@@ -19,23 +20,24 @@ func TestLimitsInVersion2(t *testing.T) {
 	cgroups.TestMode = true
 	defer func() { cgroups.TestMode = false }()
 	files := []string{"cpu.weight", "cpu.max", "memory.max", "memory.low", "memory.swap.max", "pids.max"}
+	pids := strconv.FormatInt(pidsOfTask(), 10)
 	for _, tt := range []struct {
 		name   string
 		limits borglet.Limits
 		want   []string
 	}{
 		{"slack of processor, hard memory", borglet.Limits{CPUMilli: 1000, MemBytes: 64 << 20},
-			[]string{"100", "max 100000", "67108864", "", "0", "4096"}},
+			[]string{"100", "max 100000", "67108864", "", "0", pids}},
 		{"hard processor", borglet.Limits{CPUMilli: 250, CPUHard: true, MemBytes: 64 << 20},
-			[]string{"35", "25000 100000", "67108864", "", "0", "4096"}},
+			[]string{"35", "25000 100000", "67108864", "", "0", pids}},
 		{"batch", borglet.Limits{CPUMilli: 1000, Batch: true, MemBytes: 64 << 20},
-			[]string{"12", "max 100000", "67108864", "", "0", "4096"}},
+			[]string{"12", "max 100000", "67108864", "", "0", pids}},
 		{"slack of memory", borglet.Limits{CPUMilli: 1000, MemBytes: 64 << 20, MemSoft: true},
-			[]string{"100", "max 100000", "max", "67108864", "max", "4096"}},
+			[]string{"100", "max 100000", "max", "67108864", "max", pids}},
 		{"less than a container starts in", borglet.Limits{CPUMilli: 1, CPUHard: true, MemBytes: 1},
-			[]string{"1", "1000 100000", "16777216", "", "0", "4096"}},
+			[]string{"1", "1000 100000", "16777216", "", "0", pids}},
 		{"nothing asked for", borglet.Limits{},
-			[]string{"", "", "", "", "", "4096"}},
+			[]string{"", "", "", "", "", pids}},
 	} {
 		empty := map[string]string{"cgroup.controllers": "cpu io memory pids", "cgroup.procs": "", "io.weight": "", "io.bfq.weight": ""}
 		for _, f := range files {

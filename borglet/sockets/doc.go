@@ -1,7 +1,9 @@
-// Package sockets says which tasks hold too much of what the sockets of a machine share, and
+// Package sockets says which tasks hold too much of what all tasks of a machine share, and
 // reads the kernel's tables of sockets. It is pure: package borglet/container reads the files.
 //
-// Four things are shared by all tasks of a machine and bounded by no cgroup: messages that the
+// Four things are shared by the sockets of a machine and bounded by no cgroup: messages that the
 // kernel has queued for netlink sockets, datagrams queued for UDP sockets, and the TCP and UDP
-// ports that the kernel gives out. A task may hold an eighth of each, all tasks together a half.
+// ports that the kernel gives out. The fifth, processes, has a bound of all tasks together, which
+// a few tasks can reach. A task may hold an eighth of each, all tasks together a half; of
+// processes, all that are not production.
 package sockets

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Pool is something that all sockets of a machine share.
+// Pool is something that all tasks of a machine share.
 type Pool int
 
 // The pools.
@@ -15,6 +15,9 @@ const (
 	UDPBytes
 	TCPPorts
 	UDPPorts
+	// Processes and threads. Only what is not production counts for the part of all tasks
+	// together.
+	Processes
 	pools
 )
 
@@ -25,11 +28,14 @@ const (
 	tasksPart = 2
 )
 
-// Use is an amount of each pool: bytes or ports.
+// Use is an amount of each pool: bytes, ports, or processes.
 type Use [pools]int64
 
 // OfTask returns what one task may hold of a machine's pools.
 func (u Use) OfTask() Use { return u.part(taskPart) }
+
+// OfTasks returns what all tasks together may hold of a machine's pools.
+func (u Use) OfTasks() Use { return u.part(tasksPart) }
 
 // Exceeds reports whether it is more than a bound of any pool.
 func (u Use) Exceeds(bound Use) bool {
@@ -52,7 +58,9 @@ func (u Use) part(n int64) Use {
 type Holder[ID any] struct {
 	ID       ID
 	Priority int32
-	Held     Use
+	// IsProduction: others do not take its processes from it.
+	IsProduction bool
+	Held         Use
 }
 
 // Fault is a task that must end, and why.
@@ -64,7 +72,8 @@ type Fault[ID any] struct {
 // Over returns the tasks that must end so that the others keep to their share of the
 // machine's pools: each that holds more than one task may, and then of the rest the lowest
 // priority first, and of equals the one that holds most, until all together hold no more than
-// they may. A pool of size zero has no bound.
+// they may. A task that holds no more than an equal part of that does not end: others do. A
+// pool of size zero has no bound.
 func Over[ID any](machine Use, tasks []Holder[ID]) (faults []Fault[ID]) {
 	one, all := machine.part(taskPart), machine.part(tasksPart)
 	gone := make([]bool, len(tasks))
@@ -84,7 +93,7 @@ func Over[ID any](machine Use, tasks []Holder[ID]) (faults []Fault[ID]) {
 			case gone[i]:
 			case held > one[p]:
 				end(i, p, fmt.Sprintf("a task may hold %s", number(p, one[p])))
-			case held > 0:
+			case held > 0 && (p != Processes || !tasks[i].IsProduction):
 				rest = append(rest, i)
 				sum += held
 			}
@@ -92,12 +101,17 @@ func Over[ID any](machine Use, tasks []Holder[ID]) (faults []Fault[ID]) {
 		slices.SortStableFunc(rest, func(x, y int) int {
 			return cmp.Or(cmp.Compare(tasks[x].Priority, tasks[y].Priority), cmp.Compare(tasks[y].Held[p], tasks[x].Held[p]))
 		})
+		sharers := int64(len(rest))
 		for _, i := range rest {
 			if sum <= all[p] {
 				break
 			}
+			if tasks[i].Held[p]*sharers <= all[p] {
+				continue
+			}
 			sum -= tasks[i].Held[p]
-			end(i, p, fmt.Sprintf("the tasks of its machine held more than %s together", number(p, all[p])))
+			sharers--
+			end(i, p, fmt.Sprintf("the%s tasks of its machine held more than %s together", bounded(p), number(p, all[p])))
 		}
 	}
 	return faults
@@ -108,7 +122,16 @@ func amount(p Pool, n int64) string {
 	return number(p, n) + [pools]string{
 		" of netlink messages that it did not read", " of UDP datagrams that it did not read",
 		" TCP ports of those that the kernel gives out", " UDP ports of those that the kernel gives out",
+		" processes and threads",
 	}[p]
+}
+
+// bounded says which tasks share the part of all tasks.
+func bounded(p Pool) string {
+	if p == Processes {
+		return " non-production"
+	}
+	return ""
 }
 
 func number(p Pool, n int64) string {

@@ -9,7 +9,7 @@ import (
 // most, until all together keep to their part.
 func TestOver(t *testing.T) {
 	const mib = 1 << 20
-	machine := Use{NetlinkBytes: 800 * mib, TCPPorts: 8000}
+	machine := Use{NetlinkBytes: 800 * mib, TCPPorts: 8000, Processes: 8000}
 	for _, test := range []struct {
 		name  string
 		tasks []Holder[string]
@@ -25,6 +25,19 @@ func TestOver(t *testing.T) {
 			{ID: "a", Priority: 200, Held: Use{TCPPorts: 1000}}, {ID: "b", Held: Use{TCPPorts: 900}}, {ID: "c", Held: Use{TCPPorts: 990}},
 			{ID: "d", Priority: 100, Held: Use{TCPPorts: 1000}}, {ID: "e", Priority: 100, Held: Use{TCPPorts: 1000}}, {ID: "f", Held: Use{NetlinkBytes: mib}},
 		}, []string{"c"}},
+		{"small ones stay", []Holder[string]{
+			{ID: "a", Held: Use{TCPPorts: 1}}, {ID: "b", Priority: 10, Held: Use{TCPPorts: 1000}}, {ID: "c", Priority: 20, Held: Use{TCPPorts: 1000}},
+			{ID: "d", Priority: 20, Held: Use{TCPPorts: 999}}, {ID: "e", Priority: 30, Held: Use{TCPPorts: 1000}}, {ID: "f", Priority: 30, Held: Use{TCPPorts: 1000}},
+		}, []string{"b"}},
+		{"processes of production", []Holder[string]{
+			{ID: "a", Priority: 200, IsProduction: true, Held: Use{Processes: 1000}}, {ID: "b", Priority: 200, IsProduction: true, Held: Use{Processes: 1000}},
+			{ID: "c", Priority: 200, IsProduction: true, Held: Use{Processes: 1000}}, {ID: "d", Priority: 200, IsProduction: true, Held: Use{Processes: 1000}},
+			{ID: "e", Held: Use{Processes: 1000}},
+		}, nil},
+		{"processes of others", []Holder[string]{
+			{ID: "a", Priority: 200, IsProduction: true, Held: Use{Processes: 1000}}, {ID: "b", Held: Use{Processes: 900}}, {ID: "c", Held: Use{Processes: 900}},
+			{ID: "d", Held: Use{Processes: 900}}, {ID: "e", Held: Use{Processes: 901}}, {ID: "f", Priority: 100, Held: Use{Processes: 900}},
+		}, []string{"e"}},
 		{"a pool that is not known", []Holder[string]{{ID: "a", Held: Use{UDPBytes: 1 << 40, UDPPorts: 1 << 16}}}, nil},
 	} {
 		var got []string

@@ -37,6 +37,12 @@ var takers = map[string]counter{
 	"inotify": {func(int) error { _, err := unix.InotifyInit1(unix.IN_CLOEXEC); return err }, 10_000},
 	"signals": {queueSignal, 1 << 20},
 	"queues":  {openQueue, 10_000},
+	// More than the kernel allows to all programs of a machine if nobody changes that.
+	"aio": {setUpAIO, 65_536/aioRequests + 20},
+	"terminals": {func(int) error {
+		_, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
+		return err
+	}, 10_000},
 	// A process that has ended and that nobody has waited for counts as any.
 	"processes": {func(int) error { _, err := os.StartProcess("/bin/true", []string{"true"}, &os.ProcAttr{}); return err }, 20_000},
 }
@@ -50,6 +56,17 @@ func queueSignal(int) error {
 	info[0], info[2] = int32(queued), -1 // SI_QUEUE
 	_, _, errno := unix.RawSyscall6(unix.SYS_RT_TGSIGQUEUEINFO, uintptr(os.Getpid()), uintptr(unix.Gettid()), uintptr(queued), uintptr(unsafe.Pointer(&info)), 0, 0)
 	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// aioRequests is the size of one context of asynchronous I/O.
+const aioRequests = 1024
+
+func setUpAIO(int) error {
+	var context uint64
+	if _, _, errno := unix.Syscall(unix.SYS_IO_SETUP, aioRequests, uintptr(unsafe.Pointer(&context)), 0); errno != 0 {
 		return errno
 	}
 	return nil
@@ -77,9 +94,9 @@ func blockQueued() {
 	_ = unix.PthreadSigmask(unix.SIG_BLOCK, &set, nil)
 }
 
-// boundedProcesses checks that all tasks together leave processes to the machine, and that
-// one task leaves some to others.
-func (m *machine) boundedProcesses() {
+// boundedProcesses checks that all tasks together leave processes to the machine, and returns
+// how many they may have.
+func (m *machine) boundedProcesses() int64 {
 	m.t.Helper()
 	number := func(path string) int64 {
 		text, err := os.ReadFile(path)
@@ -93,6 +110,7 @@ func (m *machine) boundedProcesses() {
 	if most := number("/proc/sys/kernel/pid_max"); all == 0 || all > most*3/4 {
 		m.t.Errorf("all tasks may have %d processes of %d", all, most)
 	}
+	return all
 }
 
 // takeAll is this program when it was told to.
@@ -106,7 +124,11 @@ func takeAll() {
 		threads.Go(func() { _ = unix.Nanosleep(&unix.Timespec{Nsec: 1e8}, nil) })
 	}
 	threads.Wait()
-	for _, name := range []string{"inotify", "signals", "queues", "processes"} {
+	names := []string{"inotify", "signals", "queues", "aio", "terminals", "processes"}
+	if os.Args[2] == "processes" {
+		names = os.Args[2:]
+	}
+	for _, name := range names {
 		n, err := 0, error(nil)
 		for c := takers[name]; err == nil && n < c.most; n++ {
 			err = c.take(n)
@@ -120,7 +142,7 @@ func takeAll() {
 }
 
 // TestCountersOfTheKernel: a task that takes all it can get of inotify instances, queued
-// signals, message queues and processes takes nothing from another task, nor from root.
+// signals, message queues, contexts of asynchronous I/O, pseudo terminals and processes takes nothing from another task, nor from root.
 func TestCountersOfTheKernel(t *testing.T) {
 	m := newMachine(t, "container")
 	self, err := filepath.Abs(os.Args[0])
@@ -154,18 +176,24 @@ func TestCountersOfTheKernel(t *testing.T) {
 	}
 	first, second := hostile(), hostile()
 	m.untilState(first, running)
-	m.boundedProcesses()
+	most := int(min(4096, m.boundedProcesses()/8))
 	a := taken(first)
 	b := taken(second)
 	for _, got := range []map[string]int{a, b} {
 		// The threads of the program count too.
-		if n := got["processes"]; n < 4000 || n > 4096 {
-			t.Errorf("one task has %d processes, want 4096 with its threads", n)
+		if n := got["processes"]; n < most-100 || n > most {
+			t.Errorf("one task has %d processes, want %d with its threads", n, most)
 		}
 		delete(got, "processes")
 	}
 	if !maps.Equal(a, b) || a["inotify"] < 16 || a["signals"] < 16 || a["queues"] < 2 {
 		t.Errorf("the first task took %v, the second %v", a, b)
+	}
+	if n := a["aio"]; n < takers["aio"].most {
+		t.Errorf("one task has %d contexts of asynchronous I/O", n)
+	}
+	if n := a["terminals"]; n < 60 || n > 65 {
+		t.Errorf("one task has %d pseudo terminals, want 64", n)
 	}
 	if a["signals"] > 4096+1 {
 		t.Errorf("one task has %d signals queued", a["signals"])
@@ -191,4 +219,54 @@ func TestCountersOfTheKernel(t *testing.T) {
 		t.Error(err)
 	}
 	t.Logf("each task took %v", a)
+}
+
+// TestProcessesOfAll: tasks of no priority that together have more than half of the processes of
+// all tasks end, the largest first. A small one of no priority and production go on, and
+// production starts.
+func TestProcessesOfAll(t *testing.T) {
+	m := newMachine(t, "container")
+	self, err := filepath.Abs(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := func(args ...string) *borgrpc.CopyID {
+		id := m.want(service, &borgpb.TaskSpec{
+			Args: args, Mounts: []*borgpb.Mount{{Source: self, Path: "/opt/take"}},
+			Resources: &borgpb.Resources{CpuMilli: 1000, MemBytes: 512 << 20},
+		})
+		m.desired[len(m.desired)-1].Priority = 0
+		return id
+	}
+	small := free("/bin/sleep", "3600")
+	m.untilState(small, running)
+	all := m.boundedProcesses()
+	if all/8 > 4096 {
+		t.Skipf("all tasks may have %d processes: a few tasks cannot take half of them", all)
+	}
+	isHostile := map[string]bool{}
+	for range 5 {
+		isHostile[free("/opt/take", takeArgument, "processes").GetJobUid()] = true
+	}
+	var ended *borgpb.Exit
+	for deadline := time.Now().Add(patience); ended == nil; time.Sleep(20 * time.Millisecond) {
+		for _, r := range m.poll().GetTasks() {
+			if isHostile[r.GetJobUid()] && r.GetExit() != nil {
+				ended = r.GetExit()
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("no task that takes processes has ended")
+		}
+	}
+	if ended.GetReasonCode() != borgpb.ExitReason_EXIT_REASON_SOCKETS || !strings.Contains(ended.GetReason(), "non-production tasks") {
+		t.Errorf("the exit is %v", ended)
+	}
+	t.Log(ended.GetReason())
+	if r := m.untilState(m.service("/bin/sleep", "3600"), running); r.Restarts != 0 {
+		t.Errorf("production was ended: %v", r)
+	}
+	if r := m.untilState(small, running); r.Restarts != 0 {
+		t.Errorf("a small task was ended: %v", r)
+	}
 }

@@ -265,8 +265,8 @@ const (
 	// It bound a port that another task was granted: its borglet ended it, and reason says
 	// which.
 	ExitReason_EXIT_REASON_PORT_OF_OTHER ExitReason = 964
-	// Its sockets held more than its share of what all of its machine share: its borglet ended
-	// it, and reason says what.
+	// Its sockets held more than its share of what all of its machine share, or it had too many
+	// of the processes of all tasks: its borglet ended it, and reason says what.
 	ExitReason_EXIT_REASON_SOCKETS ExitReason = 965
 )
 

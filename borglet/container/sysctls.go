@@ -1,0 +1,56 @@
+package container
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+const (
+	// memoryPerRequest is how much memory the machine has for each request of asynchronous
+	// I/O that it allows, in bytes. A request takes twice that of its task's memory limit, so
+	// that all tasks together have no memory for all requests.
+	memoryPerRequest = 32
+	// memoryPerFile is the same of open files. The kernel charges more than that for each.
+	memoryPerFile = 64
+	// machineTerminals is how many pseudo terminals the machine allows beside its reserve: as
+	// many as the most tasks that one machine runs can have.
+	machineTerminals = 4096 * terminals
+)
+
+// raiseSysctls raises what the kernel counts for the machine as a whole so far that tasks,
+// which have other limits, cannot use it up. It lowers nothing. root is /proc/sys.
+func raiseSysctls(root string, memoryBytes int64) error {
+	reserve, err := readSysctl(filepath.Join(root, "kernel/pty/reserve"))
+	return errors.Join(err,
+		raiseSysctl(filepath.Join(root, "fs/aio-max-nr"), memoryBytes/memoryPerRequest),
+		raiseSysctl(filepath.Join(root, "fs/file-max"), memoryBytes/memoryPerFile),
+		raiseSysctl(filepath.Join(root, "kernel/pty/max"), machineTerminals+reserve))
+}
+
+// raiseSysctl writes a sysctl if it is lower.
+func raiseSysctl(file string, least int64) error {
+	if n, err := readSysctl(file); err != nil || n >= least {
+		return err
+	}
+	if err := os.WriteFile(file, []byte(strconv.FormatInt(least, 10)), 0o644); err != nil {
+		return fmt.Errorf("raise a sysctl to %d: %w", least, err)
+	}
+	return nil
+}
+
+// readSysctl reads a number. What is above the range of int64 counts as its largest value.
+func readSysctl(file string) (int64, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0, fmt.Errorf("read a sysctl: %w", err)
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
+		return 0, fmt.Errorf("read a sysctl: %s is %.20q", file, text)
+	}
+	return n, nil
+}

@@ -1,0 +1,39 @@
+package container
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestRaiseSysctls: what is too low is raised, what is higher stays.
+func TestRaiseSysctls(t *testing.T) {
+	for _, test := range []struct{ aio, open, terminals, wantAIO, wantOpen, wantTerminals string }{
+		{"65536\n", "400000\n", "4096\n", "134217728", "67108864", "263168"},
+		{"18446744073709551615\n", "9223372036854775807\n", "1048576\n", "18446744073709551615", "9223372036854775807", "1048576"},
+	} {
+		root := t.TempDir()
+		files := map[string]string{"fs/aio-max-nr": test.aio, "fs/file-max": test.open, "kernel/pty/max": test.terminals, "kernel/pty/reserve": "1024\n"}
+		for name, text := range files {
+			file := filepath.Join(root, name)
+			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := raiseSysctls(root, 4<<30); err != nil {
+			t.Error(err)
+		}
+		for name, want := range map[string]string{"fs/aio-max-nr": test.wantAIO, "fs/file-max": test.wantOpen, "kernel/pty/max": test.wantTerminals} {
+			if got, _ := os.ReadFile(filepath.Join(root, name)); strings.TrimSpace(string(got)) != want {
+				t.Errorf("%s of %q is %q, want %s", name, files[name], got, want)
+			}
+		}
+	}
+	if err := raiseSysctls(t.TempDir(), 1); err == nil {
+		t.Error("without the files it does not fail")
+	}
+}
