@@ -87,7 +87,8 @@ func chargeOfSet(s *borgpb.AllocSetSpec, allocs uint64) charge {
 	if s.Priority == 0 {
 		return nil
 	}
-	r := withVolumes(FromProto(s.Resources), s.Volumes)
+	r := FromProto(s.Resources)
+	r.DiskBytes += volumesCharged(s.Volumes)
 	sum := chargeOf(BandOf(s.Priority), &r, allocs)
 	if s.Saver == nil {
 		return sum

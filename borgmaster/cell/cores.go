@@ -80,7 +80,7 @@ func (n *Need) own() {
 
 // bought is what the need is charged for: its processors are there as cpu.
 func (n *Need) bought() *Resources {
-	if bytes := volumeBytes(n.Task.GetVolumes()); bytes > 0 {
+	if bytes := volumesCharged(n.Task.GetVolumes()); bytes > 0 {
 		alone := *n
 		alone.Task = nil
 		r := *alone.bought()

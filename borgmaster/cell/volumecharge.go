@@ -17,6 +17,21 @@ import (
 // job when that ended in a lower one. Volumes of the free band, and those that were found on a
 // machine, are not charged; production may take the former (volumeyield.go).
 
+// A volume takes one of the places of its machine however small it is, so each is charged at
+// least minVolumeChargeBytes. The room of machines counts the bytes that volumes have.
+const minVolumeChargeBytes = 16 << 20
+
+// chargedBytes is the disk that a volume of so many bytes is charged.
+func chargedBytes(diskBytes int64) int64 { return max(diskBytes, minVolumeChargeBytes) }
+
+// volumesCharged is the disk that volumes are charged together.
+func volumesCharged(named []*borgpb.Volume) (bytes int64) {
+	for _, v := range named {
+		bytes += chargedBytes(v.DiskBytes)
+	}
+	return bytes
+}
+
 // cover is the disk that is charged with a task or alloc for volumes which it has, by band.
 type cover [numBands + 1]int64
 
@@ -45,7 +60,7 @@ func (c *Cell) coverOfTask(of TaskID, specs []*Spec) (sum cover) {
 // coverOfAlloc returns the cover of an alloc of a set with a spec.
 func (c *Cell) coverOfAlloc(of TaskID, s *borgpb.AllocSetSpec) (sum cover) {
 	if band := BandOf(s.Priority); s.Priority != 0 {
-		sum[band] = volumeBytes(s.Volumes) - c.missingBytes(of, band, s.Volumes)
+		sum[band] = volumesCharged(s.Volumes) - c.missingBytes(of, band, s.Volumes)
 	}
 	return sum
 }
@@ -57,10 +72,10 @@ func (c *Cell) missingBytes(of TaskID, band borgpb.Band, named []*borgpb.Volume)
 		have := int64(0)
 		for v := range c.volumesNamed(of, want.Name) {
 			if v.counts() && v.band == band {
-				have = v.diskBytes
+				have = chargedBytes(v.diskBytes)
 			}
 		}
-		bytes += max(want.DiskBytes-have, 0)
+		bytes += max(chargedBytes(want.DiskBytes)-have, 0)
 	}
 	return bytes
 }
@@ -84,7 +99,7 @@ func (v *Volume) chargeable() int64 {
 	if v.givenUp || v.gone || v.band <= borgpb.Band_BAND_FREE {
 		return 0
 	}
-	return v.diskBytes
+	return chargedBytes(v.diskBytes)
 }
 
 // beyond takes from the cover what a volume needs and returns the rest, which is charged.
@@ -242,7 +257,7 @@ func (c *Cell) keptWords(user string, of *item) string {
 	if kept.isZero() {
 		return ""
 	}
-	return fmt.Sprintf(". Volumes that are kept hold %s; borgcfg volume list shows them, borgcfg volume delete gives some up", of.text(kept))
+	return fmt.Sprintf(". Volumes that are kept hold %s, each counts as 16 MiB at least; borgcfg volume list shows them, borgcfg volume delete gives some up", of.text(kept))
 }
 
 // checkVolumeCharges compares the charges of the volumes of the cell with what they are

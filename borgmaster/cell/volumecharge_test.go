@@ -146,3 +146,26 @@ func TestUpdateLeavesVolumes(t *testing.T) {
 	l.do(submit("s"))
 	l.wantDisk(64<<20, "when it is back")
 }
+
+// TestSmallVolumesPayForTheirPlaces: a quota that pays for two places leaves two volumes at most,
+// however small they are, of jobs as of alloc sets.
+func TestSmallVolumesPayForTheirPlaces(t *testing.T) {
+	l := volumeQuotaLog(t)
+	l.do(volumeQuota(2 * minVolumeChargeBytes))
+	for i := range 2 {
+		name := fmt.Sprintf("j%d", i)
+		l.do(submitBy(t, "u", name, volumeJob(200, 1)))
+		l.place("u", name, "m1")
+		l.wantDisk(int64(i+1)*minVolumeChargeBytes, "while "+name+" runs")
+		l.leave("u", name, "m1")
+		l.wantDisk(int64(i+1)*minVolumeChargeBytes, "when "+name+" has ended")
+	}
+	l.short(submitBy(t, "u", "j2", volumeJob(200, 1)), "of disk is missing", "each counts as 16 MiB at least")
+	// Who has the volume back is not charged for it twice.
+	l.do(submitBy(t, "u", "j1", volumeJob(200, minVolumeChargeBytes)))
+	l.wantDisk(2*minVolumeChargeBytes, "with its volume back")
+	set := chargeOfSet(&borgpb.AllocSetSpec{Priority: 200, Volumes: []*borgpb.Volume{{DiskBytes: 1}, {DiskBytes: 1}}}, 3)
+	if got, want := set.words(), chargeOf(production, &Resources{DiskBytes: 6 * minVolumeChargeBytes}, 1).words(); got != want {
+		t.Errorf("an alloc set with small volumes is charged %s, want %s", got, want)
+	}
+}
