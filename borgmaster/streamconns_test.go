@@ -114,7 +114,7 @@ func TestIdleStreamConnsAreClosed(t *testing.T) {
 		if s.kept[key] == nil {
 			t.Error("it is closed too early")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if s.kept[key] != nil || conn.GetState() != connectivity.Shutdown {
 			t.Errorf("after %v it is %v", streamConnIdle, conn.GetState())

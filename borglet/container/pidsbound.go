@@ -18,6 +18,9 @@ import (
 // kernelSysctls is where the kernel's bounds of processes are.
 const kernelSysctls = "/proc/sys/kernel"
 
+// pidsLimit bounds the processes and threads of one copy, if the machine has enough.
+const pidsLimit = 4096
+
 // processParts is how many quarters of the processes and threads that the machine can
 // have are for all tasks together. The last quarter is left to the system.
 const processParts = 3

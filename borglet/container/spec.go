@@ -16,10 +16,6 @@ import (
 )
 
 const (
-	// pidsLimit bounds the processes and threads of one copy, if the machine has enough.
-	pidsLimit = 4096
-	// terminals bounds the pseudo terminals of one copy: the machine has them for all.
-	terminals = 64
 	// cpuPeriodUs is the period of the processor's hard limit. Microseconds.
 	cpuPeriodUs = 100_000
 	// batchPart is how much less of a processor that all want a batch task has than a

@@ -16,6 +16,8 @@ const (
 	memoryPerRequest = 32
 	// memoryPerFile is the same of open files. The kernel charges more than that for each.
 	memoryPerFile = 64
+	// terminals bounds the pseudo terminals of one copy: the machine has them for all.
+	terminals = 64
 	// machineTerminals is how many pseudo terminals the machine allows beside its reserve: as
 	// many as the most tasks that one machine runs can have.
 	machineTerminals = 4096 * terminals
