@@ -24,7 +24,7 @@ const (
 // do not have them all.
 func busyPorts(first, last uint16) (busy []uint16) {
 	for range portSamples {
-		port := first + uint16(rand.IntN(int(last)-int(first)+1))
+		port := randomPort(first, last)
 		if !bindable(port, false) {
 			busy = append(busy, port)
 		}
@@ -32,10 +32,15 @@ func busyPorts(first, last uint16) (busy []uint16) {
 	return busy
 }
 
+func randomPort(first, last uint16) uint16 {
+	return first + uint16(rand.IntN(int(last)-int(first)+1))
+}
+
 // explicitlyBound estimates how many of a task's connections have a port that a program bound
 // before it connected. The kernel gives such a port to no other connection, while it gives
-// others to connections to other places.
-func explicitlyBound(connected map[uint16]bool) int {
+// one that it chose itself to connections with other destinations. It returns zero if the
+// kernel gives out not even a free port: then nothing follows from the others.
+func explicitlyBound(connected map[uint16]bool, first, last uint16) int {
 	if len(connected) < connectsMany {
 		return 0
 	}
@@ -48,7 +53,21 @@ func explicitlyBound(connected map[uint16]bool) int {
 			taken++
 		}
 	}
+	if taken > 0 && !freeIsConnectable(first, last) {
+		return 0
+	}
 	return len(connected) * taken / tried
+}
+
+// freeIsConnectable reports whether the kernel gives a connection one of some random free ports.
+func freeIsConnectable(first, last uint16) bool {
+	for range connectSamples {
+		port := randomPort(first, last)
+		if bindable(port, false) && connectable(port) {
+			return true
+		}
+	}
+	return false
 }
 
 // connectable reports whether the kernel can give a TCP port to a connection. A port that

@@ -33,7 +33,7 @@ func (r *Runtime) walkSockets(look *socketLook) (held map[borglet.ID]sockets.Use
 	open := socketHolder{bound: map[uint16]bool{}, seen: map[socket]bool{}}
 	for id, pids := range members {
 		h := look.heldBy(pids, &r.sockets)
-		h.use[sockets.TCPPorts] = int64(len(h.bound) + explicitlyBound(h.connected))
+		h.use[sockets.TCPPorts] = int64(len(h.bound) + explicitlyBound(h.connected, r.sockets.first, r.sockets.last))
 		held[id] = h.use
 		open.add(h)
 	}
@@ -68,7 +68,10 @@ func (l *socketLook) heldBy(running []int, w *socketWatch) (h socketHolder) {
 			case isTCP && given(tcp.Port):
 				h.connected[tcp.Port] = true
 			case !isTCP && !isUDP && l.crowded && networkErr == nil:
-				if port, _ := boundAt(tid, number, network); given(port) {
+				// The table is read piece by piece and before this walk: it may lack connections.
+				if port, isConnected := boundAt(tid, number, network); given(port) && isConnected {
+					h.connected[port] = true
+				} else if given(port) {
 					h.bound[port] = true
 				}
 			}

@@ -117,6 +117,22 @@ func TestUnreadNetlink(t *testing.T) {
 	}
 }
 
+// serverOutside returns the port of a server that is none of some ports.
+func serverOutside(t *testing.T, first, last int) int {
+	t.Helper()
+	for {
+		server, err := net.Listen("tcp4", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if port := server.Addr().(*net.TCPAddr).Port; port < first || port > last {
+			t.Cleanup(func() { server.Close() })
+			return port
+		}
+		server.Close()
+	}
+}
+
 // TestGivenPorts: the ports that a task binds of those that the kernel gives out are counted,
 // listening or not, connected, or under way. Those of its connections that the kernel chose
 // are not.
@@ -125,12 +141,7 @@ func TestGivenPorts(t *testing.T) {
 	bind := func(fd, i int) error {
 		return unix.Bind(fd, &unix.SockaddrInet4{Port: first + i, Addr: [4]byte{127, 0, 0, 1}})
 	}
-	server, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
-	to := &unix.SockaddrInet4{Port: server.Addr().(*net.TCPAddr).Port, Addr: [4]byte{127, 0, 0, 1}}
+	to := &unix.SockaddrInet4{Port: serverOutside(t, first, last), Addr: [4]byte{127, 0, 0, 1}}
 	for _, test := range []struct {
 		name string
 		pool sockets.Pool
@@ -164,7 +175,8 @@ func TestGivenPorts(t *testing.T) {
 				underWay(t, fds)
 			}
 			if held := look()[test.pool]; held < test.want/2 || held > test.want*3/2 {
-				t.Errorf("it holds %d ports, want %d", held, test.want)
+				tables, _ := os.ReadFile("/proc/thread-self/net/tcp")
+				t.Errorf("it holds %d ports, want %d; the kernel's table:\n%s", held, test.want, tables)
 			}
 		})
 	}
