@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -67,6 +68,43 @@ func (in *incoming) decode(data []byte) error {
 		return malformed(of, data, err)
 	}
 	return nil
+}
+
+// reserve counts the memory that a message takes once it is decoded, and reports whether it may be
+// decoded: if its user and all users stay within their bounds, or if it takes at most
+// alwaysTakenBytes. If all users together hold too much, the connection with the most is closed.
+// What is refused is never counted: bytes that come meanwhile would close a connection for it.
+func (r *receiving) reserve(n int64) bool {
+	user, all := &r.flow.user.receiving, &r.flow.crowd.receiving
+	if n <= alwaysTakenBytes {
+		if _, ofAll := r.count(n); ofAll > maxReceiving {
+			r.flow.crowd.hangUpLargest(nil, receivedBytes, ofAll, maxReceiving)
+		}
+		return true
+	}
+	if !addWithin(user, n, maxReceivingOfUser) {
+		return false
+	}
+	if !addWithin(all, n, maxReceiving) {
+		user.Add(-n)
+		r.flow.crowd.hangUpLargest(nil, receivedBytes, all.Load()+n, maxReceiving-n)
+		return false
+	}
+	r.hold(n)
+	return true
+}
+
+// addWithin adds n to a sum unless that is more than most then.
+func addWithin(sum *atomic.Int64, n, most int64) bool {
+	for {
+		was := sum.Load()
+		if was+n > most {
+			return false
+		}
+		if sum.CompareAndSwap(was, was+n) {
+			return true
+		}
+	}
 }
 
 const validateRequest = protoreflect.FullName("borgrpc.ValidateRequest")

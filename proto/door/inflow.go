@@ -355,30 +355,18 @@ func (r *receiving) add(n int64) {
 // count adds n to what the call, its connection, its user and all users hold, and returns the
 // last two.
 func (r *receiving) count(n int64) (ofUser, ofAll int64) {
-	r.held.Add(n)
-	r.flow.held.Add(n)
 	ofUser, ofAll = r.flow.user.receiving.Add(n), r.flow.crowd.receiving.Add(n)
-	if r.ended.Load() {
-		r.take(r.held.Load())
-	}
+	r.hold(n)
 	return ofUser, ofAll
 }
 
-// reserve counts the memory that a message takes once it is decoded, and reports whether it may be
-// decoded: if its user and all users stay within their bounds, or if it takes at most
-// alwaysTakenBytes. If all users together hold too much, the connection with the most is closed.
-func (r *receiving) reserve(n int64) bool {
-	ofUser, ofAll := r.count(n)
-	within := ofUser <= maxReceivingOfUser
-	if ofAll > maxReceiving {
-		within = false
-		r.flow.crowd.hangUpLargest(nil, receivedBytes, ofAll, maxReceiving-n)
+// hold adds n to what the call and its connection hold.
+func (r *receiving) hold(n int64) {
+	r.held.Add(n)
+	r.flow.held.Add(n)
+	if r.ended.Load() {
+		r.take(r.held.Load())
 	}
-	if within || n <= alwaysTakenBytes {
-		return true
-	}
-	r.take(n)
-	return false
 }
 
 // take subtracts up to n bytes from what the call holds.
