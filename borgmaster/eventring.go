@@ -1,6 +1,7 @@
 package borgmaster
 
 import (
+	"iter"
 	"slices"
 	"sort"
 	"strings"
@@ -248,25 +249,30 @@ func (r *eventRing) cutOf(owner string) eventCut {
 	return r.base
 }
 
-// read returns at most so many events from sequence number from on, and the number to go
-// on from; ok is false when some of the owner's from there on are no longer held, or with
-// no owner, some of anybody's.
-func (r *eventRing) read(from uint64, most int, owner string) (events []cell.Event, next uint64, ok bool) {
+// read is look from a sequence number on; ok is false when some of the owner's from there on
+// are no longer held, or with no owner, some of anybody's.
+func (r *eventRing) read(room []entryEvents, from uint64, most int, owner string) (held []entryEvents, next uint64, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if from < r.cutOf(owner).seq {
 		return nil, from, false
 	}
-	events, next = r.from(from, r.next, most)
-	return events, next, true
+	held, next = r.pieces(room, from, r.next, most)
+	return held, next, true
 }
 
-// look puts into room the pieces that have events in [from, end) which are still held, until they have so many
-// events, and returns the number to go on from. It copies no events: the ring never changes a slice of them, and drops some by
-// taking another slice. So it holds up the log for microseconds.
+// look puts into room the pieces that have events in [from, end) and are still held, until
+// they have so many events, and returns the number to go on from. It copies no events: the
+// ring drops some by taking another slice, and never changes one. So it holds up the log for
+// microseconds.
 func (r *eventRing) look(room []entryEvents, from, end uint64, most int) (held []entryEvents, next uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.pieces(room, from, end, most)
+}
+
+// pieces is look. The caller holds mu.
+func (r *eventRing) pieces(room []entryEvents, from, end uint64, most int) (held []entryEvents, next uint64) {
 	held = room[:0]
 	end = min(end, r.next)
 	at := sort.Search(len(r.entries), func(i int) bool { return r.entries[i].end > from })
@@ -283,23 +289,17 @@ func (r *eventRing) look(room []entryEvents, from, end uint64, most int) (held [
 	return held, max(from, end)
 }
 
-// from returns events in [from, end). The caller holds mu.
-func (r *eventRing) from(from, end uint64, most int) (events []cell.Event, next uint64) {
-	at := sort.Search(len(r.entries), func(i int) bool { return r.entries[i].end > from })
-	for ; at < len(r.entries); at++ {
-		e := r.entries[at]
-		for i := range e.events {
-			switch seq := e.seq(i); {
-			case seq >= end:
-				return events, end
-			case seq >= from && len(events) == most:
-				return events, seq
-			case seq >= from:
-				events = append(events, e.events[i])
+// inRange yields the events of pieces whose sequence numbers are in [from, end).
+func inRange(held []entryEvents, from, end uint64) iter.Seq[*cell.Event] {
+	return func(yield func(*cell.Event) bool) {
+		for _, e := range held {
+			for i := range e.events {
+				if seq := e.seq(i); seq >= from && seq < end && !yield(&e.events[i]) {
+					return
+				}
 			}
 		}
 	}
-	return events, max(from, end)
 }
 
 // seek returns the sequence number of the first held event at or after a log index, the

@@ -1,6 +1,8 @@
 package borgmaster
 
 import (
+	"iter"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -83,19 +85,24 @@ func (a *masterAPI) Events(req *borgrpc.EventsRequest, stream borgrpc.MasterServ
 		return err
 	}
 	w.rest()
+	var held []entryEvents
 	for from = end; ; {
 		more := ring.more.Wait()
-		events, next, ok := ring.read(from, eventsPerMessage, filter.owner())
+		var next uint64
+		var ok bool
+		held, next, ok = ring.read(held, from, eventsPerMessage, filter.owner())
 		if !ok {
 			return status.Errorf(codes.Aborted, "this watch fell behind by more than %d events; ask again", maxEvents)
 		}
-		from = next
-		if picked := pick(events, filter); len(picked) > 0 {
+		picked := filter.shown(filter.pick(inRange(held, from, next)))
+		clear(held) // a follower that waits keeps no event from being freed
+		if len(picked) > 0 {
 			if err := send(&borgrpc.EventsResponse{Events: picked, OldestIndex: oldestIndex}); err != nil {
 				return err
 			}
 		}
-		if len(events) == eventsPerMessage {
+		if next > from {
+			from = next
 			continue
 		}
 		select {
@@ -143,36 +150,20 @@ func (r *eventRing) sendHeld(step func() error, send func(*borgrpc.EventsRespons
 // until it or step, which is called before each piece, returns an error.
 func (r *eventRing) pages(step func() error, from, end uint64, filter eventFilter, f func([]*borgpb.Event) error) error {
 	var held []entryEvents
-	var picked []*borgpb.Event
-	send := func() error {
-		if len(picked) == 0 {
-			return nil
-		}
-		full := filter.shown(picked)
-		picked = nil
-		return f(full)
-	}
 	for from < end {
 		if err := step(); err != nil {
 			return err
 		}
 		var next uint64
 		held, next = r.look(held, from, end, eventsPerMessage)
-		for _, e := range held {
-			for i := range e.events {
-				if seq := e.seq(i); seq >= from && seq < end && filter.match(&e.events[i]) {
-					picked = append(picked, e.events[i].Proto())
-				}
-				if len(picked) < eventsPerMessage {
-					continue
-				}
-				if err := send(); err != nil {
+		all := filter.pick(inRange(held, from, end))
+		clear(held)
+		for picked := range slices.Chunk(all, eventsPerMessage) {
+			if full := filter.shown(picked); len(full) > 0 {
+				if err := f(full); err != nil {
 					return err
 				}
 			}
-		}
-		if err := send(); err != nil {
-			return err
 		}
 		from = max(next, from+1)
 	}
@@ -187,12 +178,12 @@ func (f eventFilter) shown(picked []*borgpb.Event) []*borgpb.Event {
 	return f.seen(picked)
 }
 
-func pick(events []cell.Event, filter eventFilter) []*borgpb.Event {
-	var picked []*borgpb.Event
-	for i := range events {
-		if filter.match(&events[i]) {
-			picked = append(picked, events[i].Proto())
+// pick returns those of some events that match.
+func (f eventFilter) pick(events iter.Seq[*cell.Event]) (picked []*borgpb.Event) {
+	for e := range events {
+		if f.match(e) {
+			picked = append(picked, e.Proto())
 		}
 	}
-	return filter.shown(picked)
+	return picked
 }

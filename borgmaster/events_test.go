@@ -3,6 +3,7 @@ package borgmaster
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,20 +20,26 @@ func fill(r *eventRing, first uint64, n int) {
 	}
 }
 
+// readAll is what a follower of everything, or of an owner, gets at a look.
+func readAll(r *eventRing, from uint64, most int, owner string) (events []*cell.Event, next uint64, ok bool) {
+	held, next, ok := r.read(nil, from, most, owner)
+	return slices.Collect(inRange(held, from, next)), next, ok
+}
+
 func TestRingKeepsTheLatest(t *testing.T) {
 	var r eventRing
 	fill(&r, 11, 5)
 	from, end, oldest := r.seek(13, "")
-	if events, _, ok := r.read(from, 10, ""); !ok || len(events) != 3 || events[0].Index != 13 || end-from != 3 || oldest != 11 {
+	if events, _, ok := readAll(&r, from, 10, ""); !ok || len(events) != 3 || events[0].Index != 13 || end-from != 3 || oldest != 11 {
 		t.Errorf("from index 13: %d events (%v), oldest index %d, want 13, 14, 15 and oldest 11", len(events), ok, oldest)
 	}
 	slow := from
 	fill(&r, 16, maxEvents)
-	if _, _, ok := r.read(slow, 10, "a"); ok {
+	if _, _, ok := readAll(&r, slow, 10, "a"); ok {
 		t.Error("a reader that fell behind was not told")
 	}
 	from, end, oldest = r.seek(0, "a")
-	events, next, ok := r.read(from, 2, "a")
+	events, next, ok := readAll(&r, from, 2, "a")
 	if !ok || end-from < maxEvents-eventSlack || end-from > maxEvents || events[0].Index != oldest || next != from+2 {
 		t.Errorf("a full ring begins at index %d (%v), is complete from %d and holds %d", events[0].Index, ok, oldest, end-from)
 	}
@@ -42,8 +49,8 @@ func TestRingKeepsTheLatest(t *testing.T) {
 	// Asked for more than there is yet: what comes before it is not told.
 	ahead := eventFilter{fromIndex: 20 + maxEvents}
 	fill(&r, 16+maxEvents, 6)
-	if events, _, ok := r.read(end, 10, ""); !ok || len(events) != 6 || len(pick(events, ahead)) != 2 {
-		t.Errorf("from index %d, ahead of the ring: %d of %d events (%v), want 2 of 6", ahead.fromIndex, len(pick(events, ahead)), len(events), ok)
+	if events, _, ok := readAll(&r, end, 10, ""); !ok || len(events) != 6 || len(ahead.pick(slices.Values(events))) != 2 {
+		t.Errorf("from index %d, ahead of the ring: %d of %d events (%v), want 2 of 6", ahead.fromIndex, len(ahead.pick(slices.Values(events))), len(events), ok)
 	}
 }
 
@@ -70,14 +77,14 @@ func TestHeldEventsAreSentInPages(t *testing.T) {
 	for _, last := range []int{0, 1, 4, eventsPerMessage, 2*eventsPerMessage + 3, 100 * eventsPerMessage} {
 		for _, job := range []string{"", "a/j1", "nobody/x"} {
 			filter := eventFilter{job: job}
-			want, _, _ := r.read(from, maxEvents, "")
-			matching := pick(want, filter)
-			if last > 0 && len(matching) > last {
-				matching = matching[len(matching)-last:]
+			want, _, _ := readAll(&r, from, maxEvents, "")
+			wanted := filter.pick(slices.Values(want))
+			if last > 0 && len(wanted) > last {
+				wanted = wanted[len(wanted)-last:]
 			}
 			got, largest := heldOf(&r, from, end, filter, last)
-			if len(got) != len(matching) || largest > eventsPerMessage || len(got) > 0 && got[0].Index != matching[0].Index {
-				t.Errorf("the last %d of %q: %d events, at most %d in a message; want %d", last, job, len(got), largest, len(matching))
+			if len(got) != len(wanted) || largest > eventsPerMessage || len(got) > 0 && got[0].Index != wanted[0].Index {
+				t.Errorf("the last %d of %q: %d events, at most %d in a message; want %d", last, job, len(got), largest, len(wanted))
 			}
 		}
 	}
@@ -95,16 +102,16 @@ func TestRingAfterARestore(t *testing.T) {
 	_, end, _ := r.seek(0, "")
 	r.restart(500)
 	for _, owner := range []string{"", "a"} {
-		if _, _, ok := r.read(end, 1, owner); ok {
+		if _, _, ok := readAll(&r, end, 1, owner); ok {
 			t.Errorf("a reader of the cell before the restore goes on (owner %q)", owner)
 		}
 	}
 	fill(&r, 501, 2)
-	if _, _, ok := r.read(end, 1, "a"); ok {
+	if _, _, ok := readAll(&r, end, 1, "a"); ok {
 		t.Error("a reader of the cell before the restore goes on, after others began")
 	}
 	from, _, oldest := r.seek(0, "")
-	if events, _, ok := r.read(from, 10, ""); !ok || len(events) != 2 || events[0].Index != 501 || oldest != 501 {
+	if events, _, ok := readAll(&r, from, 10, ""); !ok || len(events) != 2 || events[0].Index != 501 || oldest != 501 {
 		t.Errorf("after a restore at 500: %v (%v), oldest %d, want 501 and 502", events, ok, oldest)
 	}
 }
@@ -141,10 +148,10 @@ func TestFloodOfEventsDropsItsOwn(t *testing.T) {
 		}
 	}
 	// One who follows bob's has read nothing since the beginning, and has missed nothing.
-	if events, _, ok := r.read(follow, 1, "bob"); !ok || len(events) != 1 {
+	if events, _, ok := readAll(&r, follow, 1, "bob"); !ok || len(events) != 1 {
 		t.Errorf("who follows bob is cut off by a flood of mallory's: %v, %v", events, ok)
 	}
-	if _, _, ok := r.read(follow, 1, "mallory"); ok {
+	if _, _, ok := readAll(&r, follow, 1, "mallory"); ok {
 		t.Error("who follows mallory is not told that events are gone")
 	}
 	from, end, oldest := r.seek(0, "bob")

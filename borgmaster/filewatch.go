@@ -1,6 +1,7 @@
 package borgmaster
 
 import (
+	"iter"
 	"math"
 	"strings"
 
@@ -64,19 +65,24 @@ func (a *fileAPI) WatchFiles(req *borgrpc.WatchFilesRequest, stream borgrpc.File
 	if err := w.send(state, true); err != nil {
 		return err
 	}
+	var held []entryEvents
 	for {
 		more := m.events.more.Wait()
-		events, next, ok := m.events.read(from, eventsPerMessage, user)
+		var next uint64
+		var ok bool
+		held, next, ok = m.events.read(held, from, eventsPerMessage, user)
 		if !ok {
 			return status.Errorf(codes.Aborted, "this watch fell behind by more than %d events of the cell, or the cell was replaced; ask again", maxEvents)
 		}
-		from = next
-		if changes := w.changes(events); len(changes) > 0 {
+		changes := w.changes(inRange(held, from, next))
+		clear(held)
+		if len(changes) > 0 {
 			if err := w.send(changes, false); err != nil {
 				return err
 			}
 		}
-		if len(events) == eventsPerMessage {
+		if next > from {
+			from = next
 			continue
 		}
 		select {
@@ -113,9 +119,8 @@ func (w *fileWatch) state() (files []fileAt, err error) {
 }
 
 // changes are those of the events that are about what is watched.
-func (w *fileWatch) changes(events []cell.Event) (changes []fileAt) {
-	for i := range events {
-		e := &events[i]
+func (w *fileWatch) changes(events iter.Seq[*cell.Event]) (changes []fileAt) {
+	for e := range events {
 		if e.ObjectKind != borgpb.ObjectKind_OBJECT_KIND_FILE || e.Index <= w.index {
 			continue
 		}
