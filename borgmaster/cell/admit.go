@@ -164,6 +164,7 @@ func (c *Cell) chargeUser(user string, was, now charge) {
 	if c.quotas.used == nil || len(was) == 0 && len(now) == 0 {
 		return
 	}
+	c.mayBeSeated(user)
 	// Add before subtracting, because minus clamps at zero.
 	if sum := c.quotas.used[user].plus(now).minus(was); len(sum) > 0 {
 		c.quotas.used[user] = sum
@@ -223,8 +224,11 @@ func (c *Cell) checkJobQuota(key JobKey, j *Job, spec *Spec, tasks uint32) *borg
 	last := specs[len(specs)-1]
 	switch last.Proto.Kind {
 	case borgpb.JobKind_JOB_KIND_DAEMON:
-		// Machines that join later raise what it is charged, and nobody is asked.
+		// Machines that join later raise what it is charged: see unseated.go.
 		n := c.numMatching(last)
+		if j == nil {
+			n = max(n, 1)
+		}
 		return c.checkChargeOfJob(key, j, specs, uint32(n), was, chargeAny(specs, 0, n))
 	case borgpb.JobKind_JOB_KIND_CRON:
 		// Each run is asked for when its slot comes; one that could never be is not let in.

@@ -30,6 +30,8 @@ type applying struct {
 	touched []*Job
 	// Users whose stop charges became smaller.
 	eased []string
+	// Users whose daemon jobs may get tasks that they wait for.
+	seatable []string
 	// The job whose update was the last that had to wait for copies to stop.
 	heldForStops *Job
 	// Dependents that this entry has ended.

@@ -37,6 +37,8 @@ type Cell struct {
 
 	// Daemon and cron jobs that live, in the order of their uids; derived.
 	daemons, crons []*Job
+	// Daemon jobs some of whose machines wait for quota, in the order of their uids; derived.
+	unseated []*Job
 
 	users   users
 	tokens  tokens

@@ -32,6 +32,8 @@ type daemon struct {
 	at    map[*Machine]uint32
 	// Rows without a machine; derived.
 	holes bitmap
+	// Machines that match and have no row, by name; derived. See unseated.go.
+	unseated []*Machine
 }
 
 // seat is the machine of one row. What the row runs, runs there and nowhere else.
@@ -118,8 +120,8 @@ func (c *Cell) seatJob(j *Job) {
 func (c *Cell) seatOn(j *Job, m *Machine) {
 	index, seated := j.daemon.at[m]
 	switch matches := j.latest().matches(m); {
-	case matches && !seated:
-		c.takeSeat(j, m)
+	case !seated:
+		c.setUnseated(j, m, matches && !c.takeSeat(j, m))
 	case !matches && seated && !mutant.Planted(mutant.DaemonStays):
 		c.leaveSeat(j, index, "machine "+m.name+" no longer matches the constraints and tolerations of the job")
 	}
@@ -128,6 +130,7 @@ func (c *Cell) seatOn(j *Job, m *Machine) {
 // unseatMachine ends the tasks that daemon jobs have on a machine that goes.
 func (c *Cell) unseatMachine(m *Machine) {
 	for _, j := range c.daemons {
+		c.setUnseated(j, m, false)
 		if index, ok := j.daemon.at[m]; ok {
 			c.leaveSeat(j, index, "machine "+m.name+" was removed")
 		}
@@ -135,14 +138,15 @@ func (c *Cell) unseatMachine(m *Machine) {
 }
 
 // takeSeat gives a machine a task: the lowest row that is a hole and of which nothing
-// is left on another machine, or a new one. A job or a cell that is full gives none.
-func (c *Cell) takeSeat(j *Job, m *Machine) {
+// is left on another machine, or a new one. It reports false if there is none: a job or a
+// cell is full, or the user has no quota for it.
+func (c *Cell) takeSeat(j *Job, m *Machine) bool {
 	d := j.daemon
-	if c.counts.liveTasks() >= maxLiveTasks {
-		return
+	if c.counts.liveTasks() >= maxLiveTasks || !c.hasQuotaFor(j.key.User, chargeAny(j.specs, 0, 1)) {
+		return false
 	}
 	if len(d.at) < len(j.rows) && mutant.Planted(mutant.HoleStays) {
-		return
+		return false
 	}
 	index := uint32(len(j.rows))
 	for i := range d.holes.all() {
@@ -152,7 +156,7 @@ func (c *Cell) takeSeat(j *Job, m *Machine) {
 		}
 	}
 	if int(index) >= maxTasksPerJob {
-		return
+		return false
 	}
 	if int(index) == len(j.rows) {
 		c.grow(j, index+1)
@@ -171,6 +175,7 @@ func (c *Cell) takeSeat(j *Job, m *Machine) {
 		Machine: m.name, To: borgpb.State_STATE_PENDING,
 	})
 	c.touch(j, edgeEvict)
+	return true
 }
 
 // holdsPlace tells whether any copy of a row holds a place.
@@ -227,6 +232,9 @@ func (c *Cell) freeSeats(j *Job) {
 		j.daemon.holes.set(uint32(i))
 	}
 	clear(j.daemon.at)
+	for len(j.daemon.unseated) > 0 {
+		c.setUnseated(j, j.daemon.unseated[0], false)
+	}
 }
 
 // stand makes a job what its kind wants besides tasks, and lists it; unstand takes it
@@ -424,10 +432,10 @@ func (c *Cell) checkStanding(j *Job) error {
 	}
 	for _, m := range c.machineList {
 		_, has := d.at[m]
-		full := len(j.rows) >= maxTasksPerJob || c.counts.liveTasks() >= maxLiveTasks
-		if matches := j.latest().matches(m); matches != has && !(matches && full) {
-			return fmt.Errorf("machine %s matches: %v, has a task: %v", m.name, matches, has)
+		_, waits := slices.BinarySearchFunc(d.unseated, m.name, compareMachine)
+		if matches := j.latest().matches(m); matches != (has || waits) || has && waits {
+			return fmt.Errorf("machine %s matches: %v, has a task: %v, waits for one: %v", m.name, matches, has, waits)
 		}
 	}
-	return nil
+	return c.checkUnseated(j)
 }

@@ -74,6 +74,7 @@ func (l *loader) finish() error {
 	c.stateUse = c.deriveStateUse()
 	c.deriveStopCharges()
 	c.countUse()
+	c.deriveUnseated()
 	return l.await()
 }
 

@@ -285,8 +285,14 @@ func (c *Cell) review(j *Job) {
 // its update goes on, its tasks leave machines that drain, its own state follows
 // its tasks', its children end with it. Ending them touches more jobs.
 func (c *Cell) settleJobs() {
-	c.settleTouched()
-	c.stopsEased()
+	for {
+		c.settleTouched()
+		c.stopsEased()
+		if len(c.now.seatable) == 0 {
+			return
+		}
+		c.seatUnseated()
+	}
 }
 
 func (c *Cell) settleTouched() {

@@ -37,6 +37,9 @@ func (j *Job) PutStatus(st *borgpb.JobStatus) {
 		Finished: j.finished, SubmittedWallNs: j.submittedWallNs, ChangedWallNs: j.changedWallNs,
 		Stopping: j.stopping, Started: j.started, Down: j.Down(), Cron: j.cronProto(), CronSlotWallNs: j.slotNs,
 	}
+	if j.daemon != nil {
+		st.Unseated = uint32(len(j.daemon.unseated))
+	}
 	if j.update.Rolling() {
 		st.UpdateUid = j.update.uid.String()
 	}

@@ -234,6 +234,7 @@ func (c *Cell) checkSetQuota(o *borgpb.SetQuota) (commit, *borgpb.Refusal) {
 		q.limit, q.expiresWallNs = grant, expiresWallNs
 		q.by, q.reason, q.setWallNs = c.now.user, clip(c.now.reason, maxReasonBytes), c.clock.wallNs
 		c.dirty(q)
+		c.mayBeSeated(o.User)
 		c.emit(quotaEvent(q, borgpb.EventKind_EVENT_KIND_QUOTA_SET))
 	}, nil
 }
@@ -334,6 +335,9 @@ func (c *Cell) checkSetQuotaPolicy(o *borgpb.SetQuotaPolicy) (commit, *borgpb.Re
 			p.enforce = *o.Enforce
 			words = append(words, map[bool]string{true: "enforced", false: "not enforced"}[p.enforce])
 			c.countUse()
+			for _, j := range c.unseated {
+				c.mayBeSeated(j.key.User)
+			}
 		}
 		for _, s := range o.Oversell {
 			p.oversell[s.Band-1] = s.Milli

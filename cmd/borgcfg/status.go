@@ -279,6 +279,9 @@ func (s *session) jobLines(resp *borgrpc.GetJobResponse) []string {
 		lines = append(lines, fmt.Sprintf("  tasks: %d started, %d running, %d pending, %d dead (%d finished); %d stopping",
 			st.GetStarted(), st.GetRunning(), st.GetPending(), st.GetDead(), st.GetFinished(), st.GetStopping()))
 	}
+	if n := st.GetUnseated(); n > 0 {
+		lines = append(lines, fmt.Sprintf("  %d machines that match have no task: the user has no quota for more: borgcfg quota show %s", n, j.GetMeta().GetUser()))
+	}
 	if ns := j.GetSpec().GetTask().GetMaxRuntimeNs(); ns > 0 {
 		ends := "then it has failed"
 		if j.GetSpec().GetTask().GetMaxRuntimeFinishes() {

@@ -2709,8 +2709,11 @@ type JobStatus struct {
 	Cron *CronStatus `protobuf:"bytes,180,opt,name=cron,proto3" json:"cron,omitempty"`
 	// Of a run of a cron job: its slot. Nanoseconds since 1970.
 	CronSlotWallNs int64 `protobuf:"varint,181,opt,name=cron_slot_wall_ns,json=cronSlotWallNs,proto3" json:"cron_slot_wall_ns,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Of a daemon job: machines that match and have no task of it, as its user has no quota
+	// for one, or as the job or the cell has as many tasks as it may have.
+	Unseated      uint32 `protobuf:"varint,950,opt,name=unseated,proto3" json:"unseated,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JobStatus) Reset() {
@@ -2837,6 +2840,13 @@ func (x *JobStatus) GetCron() *CronStatus {
 func (x *JobStatus) GetCronSlotWallNs() int64 {
 	if x != nil {
 		return x.CronSlotWallNs
+	}
+	return 0
+}
+
+func (x *JobStatus) GetUnseated() uint32 {
+	if x != nil {
+		return x.Unseated
 	}
 	return 0
 }
@@ -3676,7 +3686,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\n" +
 	"timeout_ns\x18\x05 \x01(\x03R\ttimeoutNs\x12\x1a\n" +
 	"\bfailures\x18\x06 \x01(\rR\bfailures\x12$\n" +
-	"\x0estart_grace_ns\x18\a \x01(\x03R\fstartGraceNs\"\xba\x03\n" +
+	"\x0estart_grace_ns\x18\a \x01(\x03R\fstartGraceNs\"\xd7\x03\n" +
 	"\tJobStatus\x12!\n" +
 	"\x05state\x18\x01 \x01(\x0e2\v.borg.StateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -3693,7 +3703,8 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\astarted\x18\v \x01(\rR\astarted\x12\x12\n" +
 	"\x04down\x18\f \x01(\rR\x04down\x12%\n" +
 	"\x04cron\x18\xb4\x01 \x01(\v2\x10.borg.CronStatusR\x04cron\x12*\n" +
-	"\x11cron_slot_wall_ns\x18\xb5\x01 \x01(\x03R\x0ecronSlotWallNs\"\x8a\x01\n" +
+	"\x11cron_slot_wall_ns\x18\xb5\x01 \x01(\x03R\x0ecronSlotWallNs\x12\x1b\n" +
+	"\bunseated\x18\xb6\a \x01(\rR\bunseated\"\x8a\x01\n" +
 	"\x04Task\x12\x1e\n" +
 	"\x04meta\x18\x01 \x01(\v2\n" +
 	".borg.MetaR\x04meta\x12\x14\n" +
