@@ -156,11 +156,9 @@ type Agent struct {
 	meter   *meter
 	results chan Event
 	workers *executor
-	// fetches are cancelled one by one, and all of them with life, which ends with
-	// Run.
-	fetches fetches
-	life    context.Context
-	die     context.CancelFunc
+	// What waits to start is cancelled with life, which ends with Run.
+	life context.Context
+	die  context.CancelFunc
 	// execs are the programs that run beside tasks.
 	execs  execs
 	prober *prober
@@ -243,9 +241,8 @@ func New(cfg Config) (*Agent, error) {
 	a.meter = newMeter(a)
 	a.removed.Store(&fence.Removed)
 	a.strays.Store(&strays{})
-	a.fetches.cancel = map[ID]context.CancelFunc{}
 	a.life, a.die = context.WithCancel(context.Background())
-	a.workers = newExecutor(max(2*runtime.NumCPU(), parallelStarts), parallelEffects, a.fetch, a.do)
+	a.workers = newExecutor(a.life, max(2*runtime.NumCPU(), parallelStarts), parallelEffects, a.fetch, a.do)
 	return a, nil
 }
 
@@ -484,10 +481,6 @@ func (a *Agent) launch(r Record) (*Launch, error) {
 func (a *Agent) apply(effects []Effect) {
 	for _, e := range effects {
 		switch e.(type) {
-		case Terminate, Kill, Destroy, Remove:
-			a.fetches.end(e.Copy())
-		}
-		switch e.(type) {
 		case Kill, Destroy, Remove:
 			a.execs.end(e.Copy())
 		}
@@ -495,13 +488,29 @@ func (a *Agent) apply(effects []Effect) {
 			a.probe(check)
 			continue
 		}
-		a.workers.add(e)
+		a.workers.add(e, a.turnOf(e))
 	}
 }
 
-// do is one effect, done by a worker. fetchErr is why a start cannot be, for want
-// of packages.
-func (a *Agent) do(e Effect, fetchErr error) {
+// turnOf returns whose work an effect is. What is left of a copy that is forgotten is removed last.
+// Only the loop calls it.
+func (a *Agent) turnOf(e Effect) Turn {
+	var turn Turn
+	if t := a.core.copies[e.Copy()]; t != nil {
+		turn = turnOf(t.Desired)
+	}
+	switch e.(type) {
+	case Warn, Terminate, Kill:
+		turn.Urgent = true
+	}
+	return turn
+}
+
+func turnOf(d *borgrpc.Desired) Turn { return Turn{Priority: d.GetPriority(), User: d.GetUser()} }
+
+// do is one effect, done by a worker. startErr is why a start cannot be: for want of
+// packages, or because its copy was told to stop while it waited.
+func (a *Agent) do(e Effect, startErr error) {
 	failed := Failed{ID: e.Copy()}
 	var err error
 	switch e := e.(type) {
@@ -521,7 +530,7 @@ func (a *Agent) do(e Effect, fetchErr error) {
 	case Start:
 		failed.Op, failed.Run = OpStart, e.Record.Run
 		failed.Way = borgpb.ExitReason_EXIT_REASON_NOT_STARTED
-		if err = fetchErr; err == nil {
+		if err = startErr; err == nil {
 			err = a.begin(e.Record)
 		} else if len(e.Record.Desired.GetSpec().GetPackages()) > 0 {
 			failed.Way = borgpb.ExitReason_EXIT_REASON_PACKAGE

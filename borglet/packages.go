@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"sync"
 
 	"google.golang.org/protobuf/proto"
 
@@ -20,8 +19,9 @@ type Packages interface {
 	// Hold brings packages, by their digests, and keeps them until Drop. It returns
 	// for each the directories that make it up, the lowest first. What is there
 	// already costs nothing; what is not may take long, until ctx ends.
+	// What has to be brought waits for its turn.
 	// login is asked when something has to be brought; nil: the machine's own counts.
-	Hold(ctx context.Context, holder string, digests []string, login PackageLogin) (trees [][]string, err error)
+	Hold(ctx context.Context, turn Turn, holder string, digests []string, login PackageLogin) (trees [][]string, err error)
 	// Drop ends what a holder keeps; it may keep nothing.
 	Drop(holder string) error
 	// Keep ends what all others keep.
@@ -70,42 +70,10 @@ type PackageState struct {
 // maxPackagesSaid is how many packages masters are told of, those that were wanted last.
 const maxPackagesSaid = 128
 
-// fetches are the starts that wait for packages, so that a copy that is to stop
-// need not wait for them.
-type fetches struct {
-	mu sync.Mutex
-	// cancel ends the waiting of a copy. Guarded by mu.
-	cancel map[ID]context.CancelFunc
-}
-
-// end ends a copy's waiting, if it waits.
-func (f *fetches) end(id ID) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if cancel := f.cancel[id]; cancel != nil {
-		cancel()
-	}
-}
-
-func (f *fetches) begin(ctx context.Context, id ID) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.cancel[id] = cancel
-	return ctx, func() {
-		cancel()
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		delete(f.cancel, id)
-	}
-}
-
 // fetch brings what a start needs before it has a turn: it may take minutes, and
 // others start meanwhile.
-func (a *Agent) fetch(r Record) error {
+func (a *Agent) fetch(ctx context.Context, r Record) error {
 	if len(r.Desired.GetSpec().GetPackages()) > 0 {
-		ctx, done := a.fetches.begin(a.life, r.ID)
-		defer done()
 		if _, err := a.holdPackages(ctx, r); err != nil {
 			return err
 		}
@@ -128,7 +96,7 @@ func (a *Agent) holdPackages(ctx context.Context, r Record) ([]LaunchPackage, er
 	for i, p := range list {
 		digests[i] = p.GetDigest()
 	}
-	trees, err := a.cfg.Packages.Hold(ctx, r.ID.String(), digests, a.packageLogin(r))
+	trees, err := a.cfg.Packages.Hold(ctx, turnOf(r.Desired), r.ID.String(), digests, a.packageLogin(r))
 	if err != nil && ctx.Err() != nil {
 		return nil, errors.New("its packages were on their way when it was told to stop, or its borglet ended")
 	}

@@ -48,6 +48,9 @@ func crashedCell(tb testing.TB, machines, n int) (*world, *cell.Job) {
 			must(reported(j, i, "m00000", attempt+1, borgpb.AttemptState_ATTEMPT_STATE_FAILED))
 		}
 	}
+	// A second failure in a row delays the next attempt.
+	w.timeNs += 2e9
+	must(&borgpb.Op{Op: &borgpb.Op_Time{Time: &borgpb.SetTime{}}})
 	return w, j
 }
 

@@ -22,6 +22,7 @@ type Batch struct {
 func (s *Scheduler) Pass(c *cell.Cell) Batch {
 	s.attend(c)
 	s.spareNoLonger(c)
+	s.retry(c)
 	if b, ok := s.nextReady(); ok {
 		return b
 	}

@@ -166,6 +166,9 @@ type queue struct {
 	// followers are jobs that wait for others to finish; held are those in the
 	// batch queue.
 	followers, held map[cell.UID]bool
+	// retries is the cell time at which tasks of a job may be placed that wait because their
+	// attempts failed: the earliest of each job. That time comes without an event.
+	retries map[cell.UID]int64
 
 	// at is the place in among after the level of the present priority.
 	at    int
@@ -436,6 +439,17 @@ func (s *Scheduler) enable(c *cell.Cell) {
 	}
 }
 
+// retry has the lines read anew whose tasks have waited long enough since their attempts failed.
+func (s *Scheduler) retry(c *cell.Cell) {
+	for uid, at := range s.queue.retries {
+		if c.TimeNs() >= at {
+			delete(s.queue.retries, uid)
+			s.touch(c, uid)
+			s.stirred = true
+		}
+	}
+}
+
 func (s *Scheduler) refreshLine(c *cell.Cell, l *line) {
 	s.disperse(l)
 	// As a whole it may be another.
@@ -461,6 +475,9 @@ func (s *Scheduler) refreshLine(c *cell.Cell, l *line) {
 		}
 		if c.Queued(l.job) {
 			s.queue.held[l.uid] = true
+		}
+		if at := c.RetryNs(l.job); at != 0 {
+			s.queue.retries[l.uid] = at
 		}
 		if len(l.indices) == 0 && len(l.job.Spec().GetStartAfter()) > 0 {
 			s.queue.followers[l.uid] = true

@@ -160,7 +160,7 @@ func New(cfg Config) (*Scheduler, error) {
 		drainWork:  maxDrainWork,
 		overlay:    newOverlay(),
 		classes:    newClasses(),
-		queue:      queue{byUID: make(map[cell.UID]*line), followers: make(map[cell.UID]bool), held: make(map[cell.UID]bool)},
+		queue:      queue{byUID: make(map[cell.UID]*line), followers: make(map[cell.UID]bool), held: make(map[cell.UID]bool), retries: make(map[cell.UID]int64)},
 		rooms:      make(map[*cell.AllocSet]*rooms),
 		rarities:   newRarities(),
 		gangs:      make(map[cell.UID]uint64),

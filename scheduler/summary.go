@@ -106,6 +106,9 @@ func (e *explanation) notEligible() string {
 	if name := spec.GetScheduler(); name != e.s.cfg.Name {
 		return fmt.Sprintf("it is for scheduler %q", name)
 	}
+	if words := e.c.RetryWords(j, e.index); words != "" {
+		return words
+	}
 	for p, index := range e.c.Pending() {
 		if p == j && index == e.index {
 			return ""

@@ -161,7 +161,7 @@ func (b *containerBackend) bound() {
 		err = raiseSysctls("/proc/sys", memory)
 	}
 	if err != nil && !b.unraised.Swap(true) {
-		b.cfg.Log.Warn("tasks can take all open files, asynchronous I/O contexts or pseudo terminals of the machine", "machine", b.cfg.Name, "err", err)
+		b.cfg.Log.Warn("tasks can take all open files, asynchronous I/O contexts, pseudo terminals or compiled filters of the machine", "machine", b.cfg.Name, "err", err)
 	}
 }
 

@@ -71,6 +71,7 @@ func TestClosedMeanwhile(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			inOwnNetwork(t)
 			n := &neighbors{}
 			look := neighborhood(t, n)
 			for i := range 4 {
@@ -151,10 +152,15 @@ func holdInFlight(t *testing.T, fds []int) (pid int) {
 // TestTableOfThread: sockets in a thread's own table of descriptors count for its copy.
 func TestTableOfThread(t *testing.T) {
 	look := watched(t, 41000, 41999)
+	network, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(network)
 	opened, done := make(chan []int), make(chan bool)
 	go func() {
 		runtime.LockOSThread() // the thread ends with this goroutine
-		if err := unix.Unshare(unix.CLONE_FILES); err != nil {
+		if unix.Unshare(unix.CLONE_FILES) != nil || unix.Setns(network, unix.CLONE_NEWNET) != nil {
 			opened <- nil
 			return
 		}

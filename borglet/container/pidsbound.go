@@ -77,7 +77,7 @@ func pidsOfTask() int64 {
 
 // processesHeld returns how many processes and threads each copy has. It returns nil while all
 // tasks of the machine together have no more than a part of them may have.
-func (r *Runtime) processesHeld(now time.Time) map[borglet.ID]int64 {
+func (r *Runtime) processesHeld(now time.Time) map[borglet.ID]sockets.Use {
 	w := &r.sockets
 	if now.Before(w.processesDue) {
 		return nil
@@ -93,13 +93,13 @@ func (r *Runtime) processesHeld(now time.Time) map[borglet.ID]int64 {
 	if tasks.number("pids", "pids.current") <= w.machine.OfTasks()[sockets.Processes] {
 		return nil
 	}
-	held := map[borglet.ID]int64{}
+	held := map[borglet.ID]sockets.Use{}
 	for id, group := range r.backend.cgroups(r.processes(r.ids())) {
 		controller := "pids"
 		if group.v2() {
 			controller = ""
 		}
-		held[id] = group.number(controller, "pids.current")
+		held[id] = sockets.Use{sockets.Processes: group.number(controller, "pids.current")}
 	}
 	w.processesDue = now.Add(max(inetEvery, walkRest*time.Since(now)))
 	return held

@@ -72,7 +72,7 @@ var allowedCalls = []callGroup{
 		"pidfd_send_signal", "prctl", "prlimit64", "restart_syscall", "riscv_flush_icache", "riscv_hwprobe", "rseq",
 		"sched_get_priority_max", "sched_get_priority_min", "sched_getaffinity", "sched_getattr", "sched_getparam",
 		"sched_getscheduler", "sched_rr_get_interval", "sched_rr_get_interval_time64", "sched_setaffinity", "sched_setattr",
-		"sched_setparam", "sched_setscheduler", "sched_yield", "seccomp", "set_robust_list", "set_thread_area", "set_tid_address",
+		"sched_setparam", "sched_setscheduler", "sched_yield", "set_robust_list", "set_thread_area", "set_tid_address",
 		"setpgid", "setpriority", "setrlimit", "setsid", "tgkill", "tkill", "ugetrlimit", "uretprobe", "vfork", "wait4", "waitid",
 		"waitpid",
 	}},
@@ -92,9 +92,9 @@ var allowedCalls = []callGroup{
 		"timer_getoverrun", "timer_gettime", "timer_gettime64", "timer_settime", "timer_settime64", "timerfd_create",
 		"timerfd_gettime", "timerfd_gettime64", "timerfd_settime", "timerfd_settime64", "times",
 	}},
-	{"sockets; of which families, in callRules", []string{
+	{"sockets; of which families, in callRules, and their options, in filterRules", []string{
 		"accept", "accept4", "bind", "connect", "getpeername", "getsockname", "getsockopt", "listen", "recv", "recvfrom", "recvmmsg",
-		"recvmmsg_time64", "recvmsg", "send", "sendmmsg", "sendmsg", "sendto", "setsockopt", "shutdown", "socketpair",
+		"recvmmsg_time64", "recvmsg", "send", "sendmmsg", "sendmsg", "sendto", "shutdown", "socketpair",
 	}},
 	{"between its own processes, in its own ipc name space", []string{
 		"mq_getsetattr", "mq_notify", "mq_open", "mq_timedreceive", "mq_timedreceive_time64", "mq_timedsend", "mq_timedsend_time64",
@@ -157,6 +157,7 @@ func filterProfile() *configs.Seccomp {
 	for _, r := range callRules {
 		f.Syscalls = append(f.Syscalls, &configs.Syscall{Name: r.name, Action: configs.Allow, Args: r.args})
 	}
+	f.Syscalls = append(f.Syscalls, filterRules()...)
 	for _, name := range absentCalls {
 		f.Syscalls = append(f.Syscalls, &configs.Syscall{Name: name, Action: configs.Errno, ErrnoRet: &absent})
 	}

@@ -43,6 +43,7 @@ type socketWatch struct {
 	// hidden is what the last walk found hidden.
 	hidden                                      hidden
 	networksDue, inetDue, walkDue, processesDue time.Time
+	filters                                     filterWatch
 }
 
 // taskNetwork is a network that is not the machine's.
@@ -72,13 +73,17 @@ func (r *Runtime) SocketsHeld() (borglet.SocketsHeld, bool) {
 	}
 	runs := r.runNumbers() // before the look: of a run that starts meanwhile nothing is known
 	held := r.inSockets(now)
-	for id, n := range r.processesHeld(now) {
+	for _, more := range []map[borglet.ID]sockets.Use{r.processesHeld(now), r.filtersHeld(time.Now())} {
 		if held == nil {
-			held = map[borglet.ID]sockets.Use{}
+			held = more
+			continue
 		}
-		u := held[id]
-		u[sockets.Processes] = n
-		held[id] = u
+		for id, u := range more {
+			for p, n := range held[id] {
+				u[p] += n
+			}
+			held[id] = u
+		}
 	}
 	return borglet.SocketsHeld{Machine: w.machine, Copies: held, Runs: runs}, held != nil
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net"
 	"os"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -14,13 +15,37 @@ import (
 	"borg/borglet/sockets"
 )
 
-// watched is a Runtime of which this process is the only task, on a machine whose sockets
-// share little. look looks twice, as what is under way counts from the second look on.
-func watched(t *testing.T, first, last uint16) (look func() sockets.Use) {
+// inOwnNetwork puts the test into a network of its own, in which no other program has a socket.
+// Only the goroutine that calls it is there.
+func inOwnNetwork(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
+	runtime.LockOSThread() // for good: the thread ends with the goroutine
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	lo, err := unix.NewIfreq("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lo.SetUint16(unix.IFF_UP)
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// watched is a Runtime of which this process is the only task, on a machine whose sockets
+// share little. look looks twice, as what is under way counts from the second look on.
+func watched(t *testing.T, first, last uint16) (look func() sockets.Use) {
+	t.Helper()
+	inOwnNetwork(t)
 	f := &family{id: borglet.ID{JobUID: "1-1-0", Attempt: 1}}
 	r := &Runtime{backend: f, runs: map[borglet.ID]*run{f.id: {id: f.id, task: proc{Pid: os.Getpid()}}}}
 	ports := int64(last-first) + 1
@@ -49,7 +74,7 @@ func openSockets(t *testing.T, n, family, kind, protocol int, each func(fd, i in
 			t.Fatal(err)
 		}
 		fds = append(fds, fd)
-		if err := each(fd, i); err != nil && err != unix.EINPROGRESS && err != unix.EADDRINUSE {
+		if err := each(fd, i); err != nil && err != unix.EINPROGRESS {
 			t.Fatal(err)
 		}
 	}
@@ -117,22 +142,6 @@ func TestUnreadNetlink(t *testing.T) {
 	}
 }
 
-// serverOutside returns the port of a server that is none of some ports.
-func serverOutside(t *testing.T, first, last int) int {
-	t.Helper()
-	for {
-		server, err := net.Listen("tcp4", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if port := server.Addr().(*net.TCPAddr).Port; port < first || port > last {
-			t.Cleanup(func() { server.Close() })
-			return port
-		}
-		server.Close()
-	}
-}
-
 // TestGivenPorts: the ports that a task binds of those that the kernel gives out are counted,
 // listening or not, connected, or under way. Those of its connections that the kernel chose
 // are not.
@@ -141,7 +150,7 @@ func TestGivenPorts(t *testing.T) {
 	bind := func(fd, i int) error {
 		return unix.Bind(fd, &unix.SockaddrInet4{Port: first + i, Addr: [4]byte{127, 0, 0, 1}})
 	}
-	to := &unix.SockaddrInet4{Port: serverOutside(t, first, last), Addr: [4]byte{127, 0, 0, 1}}
+	to := &unix.SockaddrInet4{Port: 40999, Addr: [4]byte{127, 0, 0, 1}}
 	for _, test := range []struct {
 		name string
 		pool sockets.Pool
@@ -170,6 +179,11 @@ func TestGivenPorts(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			look := watched(t, first, last)
+			server, err := net.Listen("tcp4", "127.0.0.1:40999")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer server.Close()
 			fds := openSockets(t, n, unix.AF_INET, test.kind, 0, test.each)
 			if test.send {
 				underWay(t, fds)

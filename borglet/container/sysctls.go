@@ -3,6 +3,7 @@ package container
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -21,6 +22,12 @@ const (
 	// machineTerminals is how many pseudo terminals the machine allows beside its reserve: as
 	// many as the most tasks that one machine runs can have.
 	machineTerminals = 4096 * terminals
+	// filterBytes is how much machine code of BPF programs the machine allows, in bytes: on
+	// x86-64 three quarters of what the kernel can (1008 MiB, which it shares with modules).
+	filterBytes = 756 << 20
+	// filterPart is the part of the machine's memory that this is at most (one in): no cgroup
+	// bounds it.
+	filterPart = 16
 )
 
 // raiseSysctls raises what the kernel counts for the machine as a whole so far that tasks,
@@ -30,7 +37,17 @@ func raiseSysctls(root string, memoryBytes int64) error {
 	return errors.Join(err,
 		raiseSysctl(filepath.Join(root, "fs/aio-max-nr"), memoryBytes/memoryPerRequest),
 		raiseSysctl(filepath.Join(root, "fs/file-max"), memoryBytes/memoryPerFile),
-		raiseSysctl(filepath.Join(root, "kernel/pty/max"), machineTerminals+reserve))
+		raiseSysctl(filepath.Join(root, "kernel/pty/max"), machineTerminals+reserve),
+		raiseFilters(filepath.Join(root, filterLimit), memoryBytes))
+}
+
+// raiseFilters raises the limit of compiled filters. A kernel that does not compile them has none.
+func raiseFilters(file string, memoryBytes int64) error {
+	err := raiseSysctl(file, min(memoryBytes/filterPart, filterBytes))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // raiseSysctl writes a sysctl if it is lower.

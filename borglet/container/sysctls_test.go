@@ -9,12 +9,12 @@ import (
 
 // TestRaiseSysctls: what is too low is raised, what is higher stays.
 func TestRaiseSysctls(t *testing.T) {
-	for _, test := range []struct{ aio, open, terminals, wantAIO, wantOpen, wantTerminals string }{
-		{"65536\n", "400000\n", "4096\n", "134217728", "67108864", "263168"},
-		{"18446744073709551615\n", "9223372036854775807\n", "1048576\n", "18446744073709551615", "9223372036854775807", "1048576"},
+	for _, test := range []struct{ aio, open, terminals, filters, wantAIO, wantOpen, wantTerminals, wantFilters string }{
+		{"65536\n", "400000\n", "4096\n", "66060288\n", "134217728", "67108864", "263168", "268435456"},
+		{"18446744073709551615\n", "9223372036854775807\n", "1048576\n", "528482304\n", "18446744073709551615", "9223372036854775807", "1048576", "528482304"},
 	} {
 		root := t.TempDir()
-		files := map[string]string{"fs/aio-max-nr": test.aio, "fs/file-max": test.open, "kernel/pty/max": test.terminals, "kernel/pty/reserve": "1024\n"}
+		files := map[string]string{"fs/aio-max-nr": test.aio, "fs/file-max": test.open, "kernel/pty/max": test.terminals, "kernel/pty/reserve": "1024\n", filterLimit: test.filters}
 		for name, text := range files {
 			file := filepath.Join(root, name)
 			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -27,7 +27,7 @@ func TestRaiseSysctls(t *testing.T) {
 		if err := raiseSysctls(root, 4<<30); err != nil {
 			t.Error(err)
 		}
-		for name, want := range map[string]string{"fs/aio-max-nr": test.wantAIO, "fs/file-max": test.wantOpen, "kernel/pty/max": test.wantTerminals} {
+		for name, want := range map[string]string{"fs/aio-max-nr": test.wantAIO, "fs/file-max": test.wantOpen, "kernel/pty/max": test.wantTerminals, filterLimit: test.wantFilters} {
 			if got, _ := os.ReadFile(filepath.Join(root, name)); strings.TrimSpace(string(got)) != want {
 				t.Errorf("%s of %q is %q, want %s", name, files[name], got, want)
 			}

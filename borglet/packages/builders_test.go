@@ -13,12 +13,14 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"borg/borglet"
 )
 
 // view is what a task sees of an image: the layers one above the other.
 func view(t *testing.T, s *Store, i *testImage) string {
 	t.Helper()
-	trees, err := s.Hold(context.Background(), "view", []string{string(i.digest)}, nil)
+	trees, err := s.Hold(context.Background(), borglet.Turn{}, "view", []string{string(i.digest)}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +255,7 @@ func TestNestedIndexes(t *testing.T) {
 	}
 	hold := func() error {
 		s := openStore(t, t.TempDir(), 1<<30, writeLayout(t, i))
-		_, err := s.Hold(context.Background(), "x", []string{string(i.digest)}, nil)
+		_, err := s.Hold(context.Background(), borglet.Turn{}, "x", []string{string(i.digest)}, nil)
 		return err
 	}
 	if err := hold(); err != nil {

@@ -16,7 +16,7 @@ import (
 )
 
 // bring makes sure that all of an image is there.
-func (s *Store) bring(ctx context.Context, d Digest, login borglet.PackageLogin) (*image, error) {
+func (s *Store) bring(ctx context.Context, turn borglet.Turn, d Digest, login borglet.PackageLogin) (*image, error) {
 	if i, ok := s.use(d); ok {
 		return i, nil
 	}
@@ -32,9 +32,9 @@ func (s *Store) bring(ctx context.Context, d Digest, login borglet.PackageLogin)
 	if err := r.logIn(ctx, login); err != nil {
 		return nil, err
 	}
-	i, err := s.attempt(ctx, r)
+	i, err := s.attempt(ctx, turn, r)
 	for errors.Is(err, errWait) && ctx.Err() == nil {
-		i, err = s.attempt(ctx, r)
+		i, err = s.attempt(ctx, turn, r)
 	}
 	if err != nil {
 		return nil, err
@@ -53,16 +53,15 @@ func (s *Store) bring(ctx context.Context, d Digest, login borglet.PackageLogin)
 
 // attempt brings an image once there is somebody to ask, and takes a turn for as long
 // as it does.
-func (s *Store) attempt(ctx context.Context, r *route) (*image, error) {
+func (s *Store) attempt(ctx context.Context, turn borglet.Turn, r *route) (*image, error) {
 	if err := r.await(ctx); err != nil {
 		return nil, err
 	}
-	select {
-	case s.fetches <- struct{}{}:
-		defer func() { <-s.fetches }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	giveBack, err := s.fetches.Take(ctx, turn)
+	if err != nil {
+		return nil, err
 	}
+	defer giveBack()
 	return s.fetch(ctx, r)
 }
 

@@ -40,7 +40,8 @@ const (
 	maxEntryNameBytes = 255
 	// maxLinkBytes bounds what a symbolic link points to.
 	maxLinkBytes = 4095
-	// parallelFetches is how many images are brought at once.
+	// parallelFetches is how many images are brought at once, those of production among them:
+	// other work leaves it one of these.
 	parallelFetches = 3
 	// stallTimeout is how long a source may be silent.
 	stallTimeout = 60 * time.Second

@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
+
+	"borg/borglet"
 )
 
 // guarded is a registry with a login.
@@ -133,7 +135,7 @@ func TestLogin(t *testing.T) {
 				t.Fatal(err)
 			}
 			hold := func(i *testImage) error {
-				_, err := s.Hold(context.Background(), "copy", texts([]Digest{i.digest}), nil)
+				_, err := s.Hold(context.Background(), borglet.Turn{}, "copy", texts([]Digest{i.digest}), nil)
 				if err != nil {
 					said.WriteString(err.Error())
 				}
@@ -202,7 +204,7 @@ func TestLoginOfASecret(t *testing.T) {
 			}
 			asked := 0
 			hold := func(i *testImage, holder, value string) error {
-				_, err := s.Hold(context.Background(), holder, texts([]Digest{i.digest}), func(_ context.Context, digest string) ([]byte, error) {
+				_, err := s.Hold(context.Background(), borglet.Turn{}, holder, texts([]Digest{i.digest}), func(_ context.Context, digest string) ([]byte, error) {
 					if asked++; digest != string(i.digest) {
 						t.Errorf("a login for %s was asked for", digest)
 					}

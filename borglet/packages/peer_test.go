@@ -173,7 +173,7 @@ func TestServesSoMany(t *testing.T) {
 	wants.advise(i.digest, false, has)
 	done := make(chan error)
 	go func() {
-		_, err := wants.Hold(context.Background(), "copy", texts([]Digest{i.digest}), nil)
+		_, err := wants.Hold(context.Background(), borglet.Turn{}, "copy", texts([]Digest{i.digest}), nil)
 		done <- err
 	}()
 	for lacks := true; lacks; {
@@ -295,7 +295,7 @@ func TestPatience(t *testing.T) {
 			m.advise(i.digest, false)
 			done := make(chan error)
 			go func() {
-				_, err := m.Hold(context.Background(), "copy", texts([]Digest{i.digest}), nil)
+				_, err := m.Hold(context.Background(), borglet.Turn{}, "copy", texts([]Digest{i.digest}), nil)
 				done <- err
 			}()
 			c.then(m, newMachine(t, t.TempDir(), "", 0))
@@ -313,7 +313,7 @@ func TestPatience(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		var wait sync.WaitGroup
 		wait.Go(func() {
-			if _, err := m.Hold(ctx, "copy", texts([]Digest{i.digest}), nil); err == nil {
+			if _, err := m.Hold(ctx, borglet.Turn{}, "copy", texts([]Digest{i.digest}), nil); err == nil {
 				t.Error("it has it from nowhere")
 			}
 		})

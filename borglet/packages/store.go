@@ -62,7 +62,7 @@ type Store struct {
 	cfg     Config
 	root    string
 	keys    keys
-	fetches chan struct{}
+	fetches *borglet.Turns
 	shunned shunned
 
 	mu sync.Mutex
@@ -131,7 +131,7 @@ func Open(cfg Config) (*Store, error) {
 	}
 	cfg.Arch, cfg.Patience = cmp.Or(cfg.Arch, runtime.GOARCH), cmp.Or(cfg.Patience, defaultPatience)
 	s := &Store{
-		cfg: cfg, root: cfg.Dir, fetches: make(chan struct{}, parallelFetches),
+		cfg: cfg, root: cfg.Dir, fetches: borglet.NewTurns(parallelFetches, parallelFetches-1),
 		images: map[Digest]*image{}, refs: map[string][]Digest{}, active: map[drop]int{},
 		blobs: map[Digest]int64{}, layers: map[Digest]int64{}, partials: map[Digest]int64{},
 		advised: make(chan struct{}), stale: true,
@@ -254,7 +254,7 @@ var holderPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,254}$`)
 // each the directories that make it up, the lowest first. What is there already
 // costs nothing.
 // login says who the machine is to registries meanwhile; it is not kept.
-func (s *Store) Hold(ctx context.Context, holder string, digests []string, login borglet.PackageLogin) ([][]string, error) {
+func (s *Store) Hold(ctx context.Context, turn borglet.Turn, holder string, digests []string, login borglet.PackageLogin) ([][]string, error) {
 	list := make([]Digest, len(digests))
 	for n, text := range digests {
 		var err error
@@ -267,7 +267,7 @@ func (s *Store) Hold(ctx context.Context, holder string, digests []string, login
 	}
 	trees := make([][]string, len(list))
 	for n, d := range list {
-		i, err := s.bring(ctx, d, login)
+		i, err := s.bring(ctx, turn, d, login)
 		if err != nil {
 			s.mu.Lock()
 			s.stats.failed++

@@ -21,6 +21,8 @@ import (
 	"testing"
 
 	served "github.com/google/go-containerregistry/pkg/registry"
+
+	"borg/borglet"
 )
 
 // image under test: blobs by digest, and the one that names it.
@@ -116,7 +118,7 @@ func openStore(t testing.TB, dir string, limitBytes int64, sources ...string) *S
 
 func (s *Store) mustHold(t testing.TB, holder string, digests ...Digest) [][]string {
 	t.Helper()
-	trees, err := s.Hold(context.Background(), holder, texts(digests), nil)
+	trees, err := s.Hold(context.Background(), borglet.Turn{}, holder, texts(digests), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +231,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := openStore(t, t.TempDir(), 1<<30, writeLayout(t, c.image))
-			_, err := s.Hold(context.Background(), "copy", []string{string(c.image.digest)}, nil)
+			_, err := s.Hold(context.Background(), borglet.Turn{}, "copy", []string{string(c.image.digest)}, nil)
 			if err == nil || !strings.Contains(err.Error(), c.reason) {
 				t.Errorf("got %v, want %q", err, c.reason)
 			}
@@ -241,7 +243,7 @@ func TestRefusals(t *testing.T) {
 			}
 		})
 	}
-	if _, err := openStore(t, t.TempDir(), 1<<30).Hold(context.Background(), "copy", []string{"sha256:../../etc"}, nil); err == nil {
+	if _, err := openStore(t, t.TempDir(), 1<<30).Hold(context.Background(), borglet.Turn{}, "copy", []string{"sha256:../../etc"}, nil); err == nil {
 		t.Error("a digest that is a path was taken")
 	}
 }
@@ -292,7 +294,7 @@ func TestResume(t *testing.T) {
 	})
 	dir := t.TempDir()
 	s := openStore(t, dir, 1<<30, url)
-	if _, err := s.Hold(context.Background(), "copy", texts([]Digest{i.digest}), nil); err == nil {
+	if _, err := s.Hold(context.Background(), borglet.Turn{}, "copy", texts([]Digest{i.digest}), nil); err == nil {
 		t.Fatal("half of a layer was taken for all of it")
 	}
 	have := s.partials[i.layers[0]]
@@ -363,7 +365,7 @@ func TestOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for n := range 20 {
 		wg.Go(func() {
-			if _, err := s.Hold(context.Background(), fmt.Sprint("copy-", n), texts([]Digest{i.digest}), nil); err != nil {
+			if _, err := s.Hold(context.Background(), borglet.Turn{}, fmt.Sprint("copy-", n), texts([]Digest{i.digest}), nil); err != nil {
 				t.Error(err)
 			}
 		})
@@ -385,7 +387,7 @@ func TestRoom(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, dir, 20<<20, writeLayout(t, images...))
 	hold := func(n int) error {
-		_, err := s.Hold(context.Background(), fmt.Sprint("copy-", n), texts([]Digest{images[n].digest}), nil)
+		_, err := s.Hold(context.Background(), borglet.Turn{}, fmt.Sprint("copy-", n), texts([]Digest{images[n].digest}), nil)
 		if used := diskUse(t, dir); used > 20<<20 {
 			t.Errorf("after %d it takes %d bytes", n, used)
 		}
@@ -447,7 +449,7 @@ func TestCancelled(t *testing.T) {
 		<-reached
 		cancel()
 	}()
-	if _, err := openStore(t, t.TempDir(), 1<<30, url).Hold(ctx, "copy", texts([]Digest{i.digest}), nil); err == nil {
+	if _, err := openStore(t, t.TempDir(), 1<<30, url).Hold(ctx, borglet.Turn{}, "copy", texts([]Digest{i.digest}), nil); err == nil {
 		t.Error("it was brought from a source that is silent")
 	}
 }

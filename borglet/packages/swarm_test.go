@@ -125,7 +125,7 @@ func (s *swarm) run(between func()) {
 	for n, m := range s.machines {
 		wait.Go(func() {
 			defer left.Add(-1)
-			if _, err := m.Hold(context.Background(), "copy", texts([]Digest{s.image.digest}), nil); err != nil {
+			if _, err := m.Hold(context.Background(), borglet.Turn{}, "copy", texts([]Digest{s.image.digest}), nil); err != nil {
 				s.t.Errorf("%s: %v", machineNo(n), err)
 			}
 		})

@@ -18,6 +18,15 @@ const (
 	// Processes and threads. Only what is not production counts for the part of all tasks
 	// together.
 	Processes
+	// Filters is the machine code of filters of system calls, at least, in bytes. Only what is
+	// not production counts for the part of all tasks together.
+	Filters
+	// LikelyFilters is the same, if each filter is as large as others of the machine. It is
+	// judged of tasks that are not production.
+	LikelyFilters
+	// HiddenFilters is the most that filters take of which it is not known whether a process
+	// has them of its parent. Of tasks that are not production, and only of all together.
+	HiddenFilters
 	pools
 )
 
@@ -27,6 +36,12 @@ const (
 	// tasksPart is the part of a pool that all tasks together may hold: a half.
 	tasksPart = 2
 )
+
+// sparesProduction reports whether production has a pool apart from what all tasks together hold.
+func (p Pool) sparesProduction() bool { return p >= Processes }
+
+// isEstimate reports whether what a task holds is estimated from what others hold too.
+func (p Pool) isEstimate() bool { return p == LikelyFilters || p == HiddenFilters }
 
 // Use is an amount of each pool: bytes, ports, or processes.
 type Use [pools]int64
@@ -58,7 +73,7 @@ func (u Use) part(n int64) Use {
 type Holder[ID any] struct {
 	ID       ID
 	Priority int32
-	// IsProduction: others do not take its processes from it.
+	// IsProduction: it does not end for the processes and filters of others.
 	IsProduction bool
 	Held         Use
 }
@@ -72,8 +87,9 @@ type Fault[ID any] struct {
 // Over returns the tasks that must end so that the others keep to their share of the
 // machine's pools: each that holds more than one task may, and then of the rest the lowest
 // priority first, and of equals the one that holds most, until all together hold no more than
-// they may. A task that holds no more than an equal part of that does not end: others do. A
-// pool of size zero has no bound.
+// they may. A task that holds no more than an equal part of that does not end: others do. For
+// hidden filters one task ends, and the next look shows whether it had them. A pool of size
+// zero has no bound.
 func Over[ID any](machine Use, tasks []Holder[ID]) (faults []Fault[ID]) {
 	one, all := machine.part(taskPart), machine.part(tasksPart)
 	gone := make([]bool, len(tasks))
@@ -90,10 +106,10 @@ func Over[ID any](machine Use, tasks []Holder[ID]) (faults []Fault[ID]) {
 		sum := int64(0)
 		for i := range tasks {
 			switch held := tasks[i].Held[p]; {
-			case gone[i]:
-			case held > one[p]:
+			case gone[i] || p.isEstimate() && tasks[i].IsProduction:
+			case held > one[p] && p != HiddenFilters:
 				end(i, p, fmt.Sprintf("a task may hold %s", number(p, one[p])))
-			case held > 0 && (p != Processes || !tasks[i].IsProduction):
+			case held > 0 && !(p.sparesProduction() && tasks[i].IsProduction):
 				rest = append(rest, i)
 				sum += held
 			}
@@ -112,6 +128,9 @@ func Over[ID any](machine Use, tasks []Holder[ID]) (faults []Fault[ID]) {
 			sum -= tasks[i].Held[p]
 			sharers--
 			end(i, p, fmt.Sprintf("the%s tasks of its machine held more than %s together", bounded(p), number(p, all[p])))
+			if p == HiddenFilters {
+				break
+			}
 		}
 	}
 	return faults
@@ -122,20 +141,21 @@ func amount(p Pool, n int64) string {
 	return number(p, n) + [pools]string{
 		" of netlink messages that it did not read", " of UDP datagrams that it did not read",
 		" TCP ports of those that the kernel gives out", " UDP ports of those that the kernel gives out",
-		" processes and threads",
+		" processes and threads", " of compiled seccomp filters at least", " of compiled seccomp filters, as large as others",
+		" of compiled seccomp filters at most",
 	}[p]
 }
 
 // bounded says which tasks share the part of all tasks.
 func bounded(p Pool) string {
-	if p == Processes {
+	if p.sparesProduction() {
 		return " non-production"
 	}
 	return ""
 }
 
 func number(p Pool, n int64) string {
-	if p == NetlinkBytes || p == UDPBytes {
+	if p == NetlinkBytes || p == UDPBytes || p >= Filters {
 		return fmt.Sprintf("%d MiB", n>>20)
 	}
 	return fmt.Sprint(n)

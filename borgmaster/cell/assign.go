@@ -119,6 +119,8 @@ func (c *Cell) checkTaskWaits(j *Job, a *borgpb.Assignment) *borgpb.Refusal {
 		return stale(t.ID().String(), "the job's version is %d, not %d", j.version, a.Version)
 	case !c.eligible(j) || j.roomToRun() == 0 || c.Queued(j):
 		return badState(t.ID().String(), "%s", c.HeldBack(j))
+	case c.RetryWords(j, a.Index) != "":
+		return badState(t.ID().String(), "%s", c.RetryWords(j, a.Index))
 	case len(a.Ports) != len(j.Need(a.Index).Task.Ports):
 		return about(t.ID().String(), invalid("ports", "%d ports for %d names", len(a.Ports), len(j.Need(a.Index).Task.Ports)))
 	}

@@ -243,7 +243,8 @@ func (c *Cell) NumMachines() int { return len(c.machineList) }
 
 // Pending yields the tasks that wait for a scheduler and may be placed now:
 // jobs by key, indices upwards. No more than max_running allows of each job,
-// none of a job that waits for another one, which it starts after.
+// none of a job that waits for another one, which it starts after, and none whose last
+// attempts failed too recently.
 func (c *Cell) Pending() iter.Seq2[*Job, uint32] {
 	return func(yield func(*Job, uint32) bool) {
 		for j := range c.jobs.each() {
@@ -265,10 +266,11 @@ func (c *Cell) PendingOf(j *Job) iter.Seq[uint32] {
 	}
 }
 
-// waitingOf yields what waits of a job, as far as max_running allows.
+// waitingOf yields what waits of a job, as far as max_running allows, without what failed too
+// recently.
 func (c *Cell) waitingOf(j *Job, yield func(uint32) bool) {
 	left := j.roomToRun()
-	for i := range j.waiting.all() {
+	for i := range c.mayTry(j) {
 		if left == 0 || !yield(i) {
 			return
 		}

@@ -310,6 +310,9 @@ func (c *Cell) checkTaskRow(j *Job, t *Task, n *Job, uses map[*Spec]uint32) erro
 	if ended > maxEndedCopiesOfTask {
 		return fmt.Errorf("%d ended copies are remembered", ended)
 	}
+	if err := c.checkRetry(t); err != nil {
+		return err
+	}
 	return c.checkCrashes(t)
 }
 

@@ -78,6 +78,7 @@ const (
 	// Of a task, behind those of its copy: tags of both ascend by themselves.
 	tagDisrupted = 4
 	tagCrashes   = 5
+	tagRetries   = 6
 	// Of a copy that is or was watched; and of an update.
 	tagUpSince = 190
 	tagRollout = 190

@@ -37,6 +37,7 @@
 //	submit.go    a job becomes pending, is resized, is killed
 //	assign.go    an assignment is refused, or becomes a new attempt (task.go)
 //	move.go      a plan of the rescheduler is refused, or moves what runs
+//	retry.go     how long a task waits whose attempts failed
 //	network.go   whose network a task has, and its address
 //	place.go     the test of feasibility; victim.go: whom it may preempt
 //	report.go    what a borglet says of a copy; exit.go: how its process ended

@@ -50,7 +50,8 @@ import (
 //
 // Format 12: where most tasks of a service crash, on several machines, none is tried on
 // another; budgets of the replicated state; ports that others hold on a machine are left
-// out there; why a process did not start or was killed.
+// out there; why a process did not start or was killed; attempts of a task that fail in a
+// row are further and further apart.
 const BuildFormat = 12
 
 // BuildFormat is the latest format that this copy of the cell can apply.

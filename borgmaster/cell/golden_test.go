@@ -83,10 +83,11 @@ func recordGolden(t *testing.T) {
 		switch i {
 		case 0:
 			op = marshal(t, &borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: BuildFormat}}})
-		case 1:
-			// The walk seldom has a user make more requests than are remembered.
+		case 1, 3_950:
+			// The walk seldom has a user make more requests than are remembered, and gives the
+			// budget up again.
 			op = marshal(t, &borgpb.Op{Op: &borgpb.Op_SetStateBudget{SetStateBudget: &borgpb.SetStateBudget{
-				User: "u", Amounts: []*borgpb.StateAmount{{Measure: measureRequests, Amount: 800}}}}})
+				User: "u", Amounts: []*borgpb.StateAmount{{Measure: measureRequests, Amount: int64(800 - i/5)}}}}})
 		}
 		data := marshal(t, &borgpb.Entry{CellTimeNs: g.cellNs, WallTimeNs: g.wallNs, Ops: [][]byte{op}})
 		z.Write(binary.BigEndian.AppendUint32(nil, uint32(len(data))))

@@ -45,6 +45,8 @@ type Job struct {
 	// Current copies reported RUNNING; those that wait to be started again; other copies
 	// STOPPING; derived.
 	started, backoff, stopping uint32
+	// Rows with a retryRow; derived.
+	retrying uint32
 
 	// Highest attempt of any task that a resize cut off: attempts of an index
 	// that comes back go on above it, so that no copy is ever named twice.
@@ -244,6 +246,9 @@ func (c *Cell) HeldBack(j *Job) string {
 	}
 	if j.pending > 0 && c.Queued(j) {
 		return "in the batch queue until all of it fits"
+	}
+	if c.allRetry(j) {
+		return "the last attempts of its tasks failed; the next one is in " + c.leftWords(c.RetryNs(j))
 	}
 	return ""
 }

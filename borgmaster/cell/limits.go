@@ -257,6 +257,13 @@ const (
 	// the job's doing.
 	crashesOfJobMachines = 3
 
+	// Wait after the second failure in a row of a task; it doubles with each that follows, up to
+	// maxRetryNs. An attempt that ran for retryHealthyNs begins a new row.
+	retryBaseNs       = 2 * second
+	maxRetryNs        = 300 * second
+	retryHealthyNs    = 600 * second
+	maxRetriesCounted = 30
+
 	// Dead jobs and alloc sets.
 	maxDeadObjects       = 10_000
 	maxDeadObjectsOfUser = 2_000

@@ -418,7 +418,7 @@ func (l *loader) task(uid UID, index uint32, d *decoder) error {
 		j.finished++
 	}
 	if !running {
-		return errors.Join(l.disrupted(d, t), l.crashes(d, t), d.done())
+		return errors.Join(l.disrupted(d, t), l.crashes(d, t), l.retries(d, t), d.done())
 	}
 	p := &Copy{job: j, index: index, attempt: t.attempt}
 	if err := l.copy(p, d, t); err != nil {
@@ -538,7 +538,7 @@ func (l *loader) copy(p *Copy, d *decoder, of *Task) error {
 		return err
 	}
 	if of != nil {
-		if err := errors.Join(l.disrupted(d, of), l.crashes(d, of)); err != nil {
+		if err := errors.Join(l.disrupted(d, of), l.crashes(d, of), l.retries(d, of)); err != nil {
 			return err
 		}
 	}

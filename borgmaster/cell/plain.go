@@ -209,6 +209,10 @@ var valueForms = map[byte]func(*form){
 			f.ints("last_ns")
 			f.bools("everywhere")
 		})
+		f.tagged(tagRetries, "retries", func(f *form) {
+			f.uints("version", "failures")
+			f.ints("ready_ns")
+		})
 	},
 	kindCopy: func(f *form) {
 		f.optional("orphan", func(f *form) {

@@ -257,6 +257,7 @@ func (t *Task) appendValue(b []byte) []byte {
 	}
 	e.disrupted(t.disrupted())
 	e.crashes(t.crashRow())
+	e.retries(t.retryRow())
 	return e.b
 }
 

@@ -60,7 +60,7 @@ var derivedFields = map[string][]string{
 	"Machine":  {"yielding", "held", "gone", "room.taken", "room.discount", "room.capacity.Ports", "room.devices", "room.parts", "copies", "allocs", "ports", "domains", "named", "changes", "volumes"},
 	"AllocSet": {"spec", "weight", "need", "allocs", "counts", "domains", "limits", "gone", "behind"},
 	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts
-	"Job": {"specs", "waiting", "pending", "running", "dead", "finished", "started", "backoff", "stopping", "update", "domains",
+	"Job": {"specs", "waiting", "pending", "running", "dead", "finished", "started", "backoff", "stopping", "retrying", "update", "domains",
 		"settled", "touched", "diesAfter", "lastEdge", "changedAt", "gone", "leaveDueNs", "updateDueNs", "charged", "chargedKept", "daemon", "cron", "ended", "own"},
 	"Volume":      {"of", "name", "machine", "gone", "dueNs", "yields", "kept", "charged"},
 	"Spec":        {"uses", "gone"},

@@ -260,6 +260,14 @@ func (c *Cell) hearEnd(p *Copy, to attemptState, held []*borgpb.HeldPort) {
 		e, next = edgeEvict, statePending
 	}
 	reason := p.text
+	if to == attemptFailed && next == statePending {
+		if delay := c.countRetry(t, p); delay != 0 {
+			reason = "next attempt " + spanWords(delay) + " after this one"
+			if p.text != "" {
+				reason = p.text + "; " + reason
+			}
+		}
+	}
 	if next == stateDead && e == edgeFinish {
 		t.flags |= taskFinished
 	}

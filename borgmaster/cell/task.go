@@ -37,6 +37,8 @@ type rareTask struct {
 	disrupted []int64
 	// Its crashes on one machine; zero: none are remembered.
 	crashed crashRow
+	// Delay of its next attempt; zero: there is none.
+	retry retryRow
 }
 
 // rare makes room for what few tasks have.
@@ -121,6 +123,7 @@ func (c *Cell) move(t *Task, e edge, to state, reason string) {
 	c.reviewStopCharges(t)
 	if to == stateDead {
 		c.discharge(t)
+		t.setRetry(retryRow{})
 		if t.flags&taskFinished != 0 {
 			j.finished++
 		}

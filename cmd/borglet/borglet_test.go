@@ -45,6 +45,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == hoardSocketsArgument {
 		hoardSockets(os.Args[2])
 	}
+	if len(os.Args) > 2 && os.Args[1] == filtersArgument {
+		filtersForTest(os.Args[2])
+	}
 	if len(os.Args) > 2 && os.Args[1] == listenArgument {
 		listenForTest(os.Args[2:])
 	}

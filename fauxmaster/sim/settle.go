@@ -87,7 +87,7 @@ func (w *World) unsettled() string {
 	for j := range c.Jobs() {
 		_, inSet := j.AllocSet()
 		// By the rules of format 1 one can wait for ever.
-		if c.Format() > 1 && !inSet && !pinned(j) && j.Kind() != borgpb.JobKind_JOB_KIND_DAEMON && !w.swarm.tight && j.Update().Rolling() && c.HeldBack(j) == "" && !backsOff(j) && !w.truth.waitsForSomebody(j) {
+		if c.Format() > 1 && !inSet && !pinned(j) && j.Kind() != borgpb.JobKind_JOB_KIND_DAEMON && !w.swarm.tight && j.Update().Rolling() && c.HeldBack(j) == "" && !backsOff(c, j) && !w.truth.waitsForSomebody(j) {
 			return fmt.Sprintf("the update of %v rolls", j.Key())
 		}
 	}
@@ -182,7 +182,10 @@ func (w *World) finish() {
 
 // backsOff tells whether a task of a job has failed and waits: an update goes no
 // further until it is seen running.
-func backsOff(j *cell.Job) bool {
+func backsOff(c *cell.Cell, j *cell.Job) bool {
+	if c.RetryNs(j) != 0 {
+		return true
+	}
 	for _, t := range j.Tasks() {
 		if p := t.Current(); p != nil && p.State() == borgpb.AttemptState_ATTEMPT_STATE_BACKOFF {
 			return true

@@ -266,7 +266,8 @@ const (
 	// which.
 	ExitReason_EXIT_REASON_PORT_OF_OTHER ExitReason = 964
 	// Its sockets held more than its share of what all of its machine share, or it had too many
-	// of the processes of all tasks: its borglet ended it, and reason says what.
+	// of the processes of all tasks or of compiled filters of system calls: its borglet ended it,
+	// and reason says what.
 	ExitReason_EXIT_REASON_SOCKETS ExitReason = 965
 )
 
