@@ -71,7 +71,7 @@ func goldenWords(c *Cell) string {
 }
 
 func recordGolden(t *testing.T) {
-	g := generator{testLog: newTestLog(t), r: rand.New(rand.NewPCG(7, 8)), even: true}
+	g := generator{testLog: newTestLog(t), r: rand.New(rand.NewPCG(7, 10)), even: true}
 	g.c = New("golden", 1)
 	var log bytes.Buffer
 	z := gzip.NewWriter(&log)
