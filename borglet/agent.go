@@ -60,6 +60,9 @@ type Config struct {
 	// PapersDir holds the papers of copies; it must be memory and not a disk, and
 	// the borglet's own. Empty: copies get none.
 	PapersDir string
+	// BoundPapers gives the papers of each copy a file system of their own in PapersDir, of
+	// a fixed size; needs the right to mount.
+	BoundPapers bool
 	// Packages of the machine; nil: tasks that name some are refused.
 	Packages Packages
 	// PackagePort is where other machines fetch them, beside the address of Spec;
@@ -630,6 +633,9 @@ func (a *Agent) begin(r Record) error {
 		a.cfg.Log.Warn("the times of a log cannot be kept", "machine", a.cfg.Name, "err", err)
 	}
 	a.rotator.begin(r.ID)
+	if err := a.papers.makeRoom(r.ID, r.Desired.GetSpec()); err != nil {
+		return err
+	}
 	if err := a.papers.before(r.ID, a.taskName(r), r.Desired.GetSpec().GetSecrets()); err != nil {
 		return err
 	}

@@ -290,13 +290,18 @@ func allocLimitsOf(d *borgrpc.Desired) Limits {
 }
 
 // limitsOf: by default a task may use idle processor time above its limit, and
-// never memory (paper §6.2).
+// never memory (paper §6.2). What its secrets and files may take of that is not in its
+// cgroup, since the borglet writes them: the rest is the limit of that.
 func limitsOf(spec *borgpb.TaskSpec, batch bool) Limits {
+	mem := spec.GetResources().GetMemBytes()
+	if mem > 0 {
+		mem = max(mem-spec.PaperBytes(), 1)
+	}
 	return Limits{
 		Batch:    batch,
 		CPUMilli: spec.GetResources().GetCpuMilli(),
 		CPUHard:  spec.GetCpuSlack() == borgpb.Slack_SLACK_OFF,
-		MemBytes: spec.GetResources().GetMemBytes(),
+		MemBytes: mem,
 		MemSoft:  spec.GetMemSlack() == borgpb.Slack_SLACK_ON,
 	}
 }

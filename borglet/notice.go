@@ -109,7 +109,7 @@ func (p *papers) notify(id ID, n Notice) error {
 	}
 	path := filepath.Join(p.path(id), NoticePaper)
 	if err := os.WriteFile(path+".new", append(text, '\n'), 0o444); err != nil {
-		return fmt.Errorf("write notice: %w", err)
+		return fullPapers(errors.Join(fmt.Errorf("write notice: %w", err), os.Remove(path+".new")))
 	}
 	if err := os.Rename(path+".new", path); err != nil {
 		return fmt.Errorf("write notice: %w", err)

@@ -91,6 +91,8 @@ type papers struct {
 	dir    string
 	issuer Issuer
 	log    *slog.Logger
+	// bounded: as BoundPapers of Config.
+	bounded bool
 
 	mu sync.Mutex
 	// When the papers of a copy are renewed; only of copies that may have some.
@@ -104,7 +106,7 @@ func newPapers(cfg Config) *papers {
 	if cfg.PapersDir == "" {
 		return nil
 	}
-	return &papers{dir: cfg.PapersDir, issuer: cfg.Issuer, log: cfg.Log.With("machine", cfg.Name), due: map[ID]time.Time{}, ends: map[ID]time.Time{}}
+	return &papers{dir: cfg.PapersDir, issuer: cfg.Issuer, bounded: cfg.BoundPapers, log: cfg.Log.With("machine", cfg.Name), due: map[ID]time.Time{}, ends: map[ID]time.Time{}}
 }
 
 // path is a copy's directory of papers; empty: there are none here.
@@ -138,8 +140,8 @@ func (p *papers) sweep(records []Record) error {
 				continue
 			}
 		}
-		if err := os.RemoveAll(filepath.Join(p.dir, e.Name())); err != nil {
-			return fmt.Errorf("remove papers: %w", err)
+		if err := p.remove(filepath.Join(p.dir, e.Name())); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -197,7 +199,7 @@ func (p *papers) issue(ctx context.Context, id ID) error {
 		return nil
 	}
 	if err == nil {
-		err = writePapers(p.path(id), given.Files)
+		err = fullPapers(writePapers(p.path(id), given.Files))
 	}
 	if err != nil {
 		p.due[id] = time.Now().Add(reissueAfter)
@@ -253,10 +255,7 @@ func (p *papers) drop(id ID) error {
 	defer p.mu.Unlock()
 	delete(p.due, id)
 	delete(p.ends, id)
-	if err := os.RemoveAll(p.path(id)); err != nil {
-		return fmt.Errorf("remove papers: %w", err)
-	}
-	return nil
+	return p.remove(p.path(id))
 }
 
 // run renews papers when they are due, until ctx ends. What fails is tried
@@ -359,7 +358,8 @@ func writePapers(dir string, files map[string][]byte) error {
 			err = os.WriteFile(path, files[name], 0o400)
 		}
 		if err != nil {
-			return fmt.Errorf("write papers: %w", err)
+			// What is half written takes room.
+			return errors.Join(fmt.Errorf("write papers: %w", err), os.RemoveAll(next))
 		}
 	}
 	link := filepath.Join(dir, "."+currentPapers)

@@ -266,7 +266,7 @@ func (p *pushed) put(id ID, named []*borgpb.PushedFile, given []*borgrpc.TaskFil
 			return fmt.Errorf("write files: %w", err)
 		}
 		if err := writePushed(path, given[at].GetContent()); err != nil {
-			return fmt.Errorf("write files: %w", err)
+			return fullPapers(fmt.Errorf("write files: %w", err))
 		}
 	}
 	return nil
@@ -329,7 +329,8 @@ func replaceFile(path string, content []byte, mode fs.FileMode) error {
 		return err
 	}
 	if err := os.WriteFile(made, content, mode); err != nil {
-		return err
+		// What is half written takes room.
+		return errors.Join(err, os.Remove(made))
 	}
 	return os.Rename(made, path)
 }

@@ -2,6 +2,7 @@ package borglet
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -97,7 +98,7 @@ func (p *papers) tell(id ID, of *taskPaper) error {
 	}
 	path := filepath.Join(p.path(id), TaskPaper)
 	if err := os.WriteFile(path+".new", append(text, '\n'), 0o444); err != nil {
-		return fmt.Errorf("write %s: %w", TaskPaper, err)
+		return fullPapers(errors.Join(fmt.Errorf("write %s: %w", TaskPaper, err), os.Remove(path+".new")))
 	}
 	if err := os.Rename(path+".new", path); err != nil {
 		return fmt.Errorf("write %s: %w", TaskPaper, err)

@@ -263,11 +263,16 @@ func (a *Agent) sample(ctx context.Context) {
 			}
 		}
 		a.recordLogLengths()
-		stats := a.cfg.Runtime.Stats(ids)
+		stats, ofAll := a.cfg.Runtime.Stats(ids), map[string]Stats(nil)
+		v := a.view.Load()
+		if v != nil {
+			ofAll = a.cfg.Runtime.AllocStats(slices.Collect(maps.Keys(v.allocs)))
+			a.papers.charge(stats, ofAll, v.inAlloc)
+		}
 		onDisk, ofAllocs := a.measureDisk(ctx, &disk, ids)
 		a.usage.record(stats, onDisk)
-		if v := a.view.Load(); v != nil {
-			a.usage.recordAllocs(a.cfg.Runtime.AllocStats(slices.Collect(maps.Keys(v.allocs))), ofAllocs)
+		if v != nil {
+			a.usage.recordAllocs(ofAll, ofAllocs)
 		}
 		a.relieve(ctx, stats)
 		a.lookAtPorts(&portsDue, ids)

@@ -94,6 +94,10 @@ func Sweep(ctx context.Context, cfg SweepConfig) (Swept, error) {
 	if err := removeWall(tableName(cfg.Name)); err != nil {
 		return swept, err
 	}
+	// Those of each copy are a mount, as a rule.
+	if err := sweepMounts([]string{borglet.PapersDir(cfg.RunDir)}, new(Swept)); err != nil {
+		return swept, err
+	}
 	if err := os.RemoveAll(borglet.PapersDir(cfg.RunDir)); err != nil {
 		return swept, fmt.Errorf("remove papers: %w", err)
 	}

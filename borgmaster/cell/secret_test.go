@@ -93,7 +93,7 @@ func TestSecretsAreLoaded(t *testing.T) {
 	l.do(setSecret("u", "db", 1, 40))
 	l.do(&borgpb.Op{Op: &borgpb.Op_UseCellKey{UseCellKey: &borgpb.UseCellKey{KeyId: "00000000000000bb"}}})
 	spec := service(1, 100, 1, 1)
-	spec.Task.Secrets = []string{"db"}
+	spec.Task.Secrets, spec.Task.Resources.MemBytes = []string{"db"}, 0
 	l.do(submitJob(t, "j", spec))
 	j := l.c.Job(JobKey{"u", "j"})
 	l.do(&borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: []*borgpb.Assignment{{Uid: j.UID().String(), Machine: "m1"}}}}})
@@ -138,7 +138,7 @@ func TestSecretInUse(t *testing.T) {
 	l.do(setSecret("u", "db", 1, sealBytes))
 	l.do(submitSet(t, "place", setSpec(1, 200, 10)))
 	plain, uses := service(2, 200, 1, 1), service(2, 200, 1, 1)
-	uses.AllocSet, uses.Task.Secrets = "u/place", []string{"db"}
+	uses.AllocSet, uses.Task.Secrets, uses.Task.Resources.MemBytes = "u/place", []string{"db"}, 0
 	ops := []*borgpb.Op{
 		asUser("u", updateSet(t, "place", setSpec(1, 100, 10))),
 		asUser("u", &borgpb.Op{Op: &borgpb.Op_DeleteSecret{DeleteSecret: &borgpb.DeleteSecret{User: "u", Name: "db"}}}),

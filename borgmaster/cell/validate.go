@@ -155,7 +155,21 @@ func checkTask(t *borgpb.TaskSpec, field string) *borgpb.Refusal {
 	if r := checkVolumes(t.Volumes, field+".volumes", true); r != nil {
 		return r
 	}
-	return checkFiles(t, field)
+	if r := checkFiles(t, field); r != nil {
+		return r
+	}
+	return checkPapers(t, field)
+}
+
+// checkPapers refuses secrets and files that may take more memory than the task has. They
+// count in its limit, whatever is in them now.
+func checkPapers(t *borgpb.TaskSpec, field string) *borgpb.Refusal {
+	most, mem := t.PaperBytes(), t.Resources.GetMemBytes()
+	if mem == 0 || most <= mem {
+		return nil
+	}
+	return invalid(field+".resources.mem_bytes", "%d, and its %d secrets and %d files may take %d of it; ask for more memory, or name fewer of them",
+		mem, len(t.Secrets), len(t.Files), most)
 }
 
 func checkPortNames(names []string, field string) *borgpb.Refusal {

@@ -348,7 +348,7 @@ func (s *serve) agent(rt *container.Runtime, spec *borgpb.MachineSpec, store *pa
 		DiskQuotas:         quotas,
 		PackagePort:        packagePort,
 		CertificateExpires: func() time.Time { return s.source.Current().Expires() },
-		PapersDir:          papers, Issuer: s.issuer, TrustIs: s.source.TrustIs,
+		PapersDir:          papers, BoundPapers: rt.Capabilities().Limits, Issuer: s.issuer, TrustIs: s.source.TrustIs,
 		HostPaths: s.hostPaths(),
 		Name:      s.name, Dir: s.dir, Spec: spec, Build: cli.Build(), Boot: boot, Backoff: s.backoff,
 		AvailableMemBytes: borglet.AvailableMemBytes, TreeBytes: container.TreeBytes,
