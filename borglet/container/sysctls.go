@@ -21,7 +21,23 @@ const (
 	// machineTerminals is how many pseudo terminals the machine allows beside its reserve: as
 	// many as the most tasks that one machine runs can have.
 	machineTerminals = 4096 * terminals
+	// epollWatches bounds the epoll watches of one user of the machine. One write to a file
+	// wakes all watches of it, with interrupts off: the kernel allows millions.
+	epollWatches = 1 << 18
 )
+
+// lowerEpollWatches lowers the bound of epoll watches. It reports whether it was higher. root is
+// /proc/sys.
+func lowerEpollWatches(root string) (lowered bool, err error) {
+	file := filepath.Join(root, "fs/epoll/max_user_watches")
+	if n, err := readSysctl(file); err != nil || n <= epollWatches {
+		return false, err
+	}
+	if err := os.WriteFile(file, []byte(strconv.Itoa(epollWatches)), 0o644); err != nil {
+		return false, fmt.Errorf("lower a sysctl to %d: %w", epollWatches, err)
+	}
+	return true, nil
+}
 
 // raiseSysctls raises what the kernel counts for the machine as a whole so far that tasks,
 // which have other limits, cannot use it up. It lowers nothing. root is /proc/sys.

@@ -42,6 +42,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 3 && os.Args[1] == holdArgument {
 		holdForTest(os.Args[2], os.Args[3])
 	}
+	if len(os.Args) > 3 && os.Args[1] == squatArgument {
+		squatForTest(os.Args[2], os.Args[3])
+	}
 	if len(os.Args) > 2 && os.Args[1] == hoardSocketsArgument {
 		hoardSockets(os.Args[2])
 	}
