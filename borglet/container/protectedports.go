@@ -24,6 +24,9 @@ type protectedWatch struct {
 	known map[socket]bool
 	// due is when the next walk is made at the latest, and rest is until when none is.
 	due, rest time.Time
+	// restTimes is how long the next rest is after a walk that finds nobody, in times of what
+	// the walk took.
+	restTimes time.Duration
 }
 
 // ProtectedHolders returns which copies have a TCP socket bound to one of ports, in the
@@ -34,7 +37,7 @@ func (r *Runtime) ProtectedHolders(ports []uint16) (map[borglet.ID][]uint16, err
 	ports = slices.DeleteFunc(slices.Clone(ports), func(n uint16) bool { return n >= first && n <= last })
 	w, now := &r.protected, time.Now()
 	if w.known == nil {
-		w.known = map[socket]bool{}
+		w.known, w.restTimes = map[socket]bool{}, 1
 	}
 	listening, err := listenersOn(ports)
 	if err != nil || now.Before(w.rest) {
@@ -48,12 +51,16 @@ func (r *Runtime) ProtectedHolders(ports []uint16) (map[borglet.ID][]uint16, err
 	listened := slices.Collect(maps.Values(listening))
 	isBound := slices.ContainsFunc(ports, func(n uint16) bool { return !slices.Contains(listened, n) && !bindable(n, true) })
 	if !walk && !isBound {
+		w.restTimes = 1
 		return nil, nil
 	}
 	found, err := r.walkProtected(ports, listening, isBound)
 	w.due = time.Now().Add(max(protectedEvery, walkRest*time.Since(now)))
-	if len(found) == 0 {
-		w.rest = time.Now().Add(walkRest * time.Since(now))
+	if len(found) > 0 {
+		w.restTimes = 1
+	} else {
+		w.rest = time.Now().Add(w.restTimes * time.Since(now))
+		w.restTimes = min(2*w.restTimes, walkRest)
 	}
 	return found, err
 }

@@ -30,6 +30,9 @@ func squatForTest(way, addr string) {
 	fmt.Println("tries")
 	for ; ; time.Sleep(100 * time.Microsecond) {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+		if err == nil && way == "listen" {
+			err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+		}
 		if err == nil {
 			err = unix.Bind(fd, &unix.SockaddrInet4{Port: at.Port, Addr: [4]byte(at.IP.To4())})
 		}
@@ -88,6 +91,7 @@ func TestSquattedPort(t *testing.T) {
 			m := newMachine(t, "container", "--listen", fmt.Sprintf("127.0.0.1:%d", port))
 			innocent := m.squatter("listen", fmt.Sprintf("0.0.0.0:%d", free))
 			id := m.squatter(way, fmt.Sprintf("0.0.0.0:%d", port))
+			m.conn.Close() // a side that closes first keeps the port for a minute
 			m.kill()
 			untilSays(t, "the task", "has it", func() string { return m.read(id, "stdout") })
 			m.start()
