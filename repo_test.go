@@ -156,6 +156,8 @@ var imports = map[string]struct {
 	"docs/shown": {nil, []string{"google.golang.org/grpc", "net", "time"}},
 	// Errors without the paths of the machine that they come from.
 	"tell/hostpath": {nil, []string{"google.golang.org/grpc", "net"}},
+	// Who has a port on which a program cannot listen.
+	"tell/portholder": {nil, []string{"google.golang.org/grpc", "net", "time"}},
 	// One line of a log for many of the same kind.
 	"tell/repeat": {nil, []string{"google.golang.org/grpc", "net", "os"}},
 	// Small bugs written into source; knows nothing of this module.

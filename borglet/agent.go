@@ -105,6 +105,11 @@ type Config struct {
 	// SocketsHeld returns what copies hold of what the machine's sockets share, if one may
 	// hold too much; nil: nobody looks. One call at a time.
 	SocketsHeld func() (SocketsHeld, bool)
+	// Protected returns the TCP ports of the machine that programs of the cell need; nil: none.
+	Protected func() []ProtectedPort
+	// ProtectedHolders returns which copies have bound some of these ports; nil: nobody looks.
+	// It is called by the goroutine that calls SocketsHeld.
+	ProtectedHolders func(ports []uint16) (map[ID][]uint16, error)
 	// Block closes what copies were found to listen on and were not granted, and opens
 	// what it closed before. Nil: nobody does.
 	Block func(found map[ID][]Listener) error
@@ -173,6 +178,8 @@ type Agent struct {
 	view atomic.Pointer[view]
 	// strays are what tasks listen on and were not granted; never nil.
 	strays atomic.Pointer[strays]
+	// protectedErr is the last error of ProtectedHolders. Of watchSockets.
+	protectedErr string
 	// removed is what the fence says of replicas that were taken out.
 	removed atomic.Pointer[[]uint64]
 	// Pages name tasks to masters and to their own user alone: a master has said so, or

@@ -66,6 +66,9 @@ func (a *Agent) freePorts(r Record, l *Launch) error {
 	if a.cfg.HeldPorts == nil || l.Network != "" || len(l.Ports) == 0 {
 		return nil
 	}
+	if held := a.protectedAmong(l.Ports); len(held) > 0 {
+		return a.heldPorts(held, l)
+	}
 	all := PortRange{uint16(a.cfg.Spec.GetPortFirst()), uint16(a.cfg.Spec.GetPortLast())}
 	for until := time.Now().Add(portsFreedIn); ; {
 		found, err := a.cfg.HeldPorts(l.Ports, all)

@@ -38,9 +38,7 @@ func (c *Core) socketsHeld(ev SocketsHeld) {
 
 // watchSockets looks at the machine's sockets until ctx ends.
 func (a *Agent) watchSockets(ctx context.Context) {
-	if a.cfg.SocketsHeld == nil {
-		return
-	}
+	var protectedDue time.Time
 	ticker := time.NewTicker(socketsEvery)
 	defer ticker.Stop()
 	for {
@@ -49,7 +47,17 @@ func (a *Agent) watchSockets(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		if ev, is := a.cfg.SocketsHeld(); is {
+		var found []Event
+		if a.cfg.SocketsHeld != nil {
+			if ev, is := a.cfg.SocketsHeld(); is {
+				found = append(found, ev)
+			}
+		}
+		if now := time.Now(); !now.Before(protectedDue) {
+			protectedDue = now.Add(protectedEvery)
+			found = append(found, a.onProtectedPorts()...)
+		}
+		for _, ev := range found {
 			select {
 			case a.results <- ev:
 			case <-ctx.Done():

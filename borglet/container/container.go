@@ -58,6 +58,7 @@ func newContainerBackend(cfg Config) (backend, error) {
 	if b.cpus, err = ownCores(cgroupParent(cfg.Name), cfg.ExclusiveCores); err != nil {
 		cfg.Log.Warn("no task can have cores of its own", "machine", cfg.Name, "err", err)
 	}
+	b.lowerSysctls()
 	ids := cfg.TaskIDs
 	if ids == [2]uint32{} {
 		ids = DefaultTaskIDs
@@ -162,6 +163,17 @@ func (b *containerBackend) bound() {
 	}
 	if err != nil && !b.unraised.Swap(true) {
 		b.cfg.Log.Warn("tasks can take all open files, asynchronous I/O contexts, pseudo terminals or compiled filters of the machine", "machine", b.cfg.Name, "err", err)
+	}
+}
+
+// lowerSysctls lowers what one task would use to keep processors busy with interrupts off. It does
+// so at the borglet's start alone: what is set after that stays.
+func (b *containerBackend) lowerSysctls() {
+	switch lowered, err := lowerEpollWatches("/proc/sys"); {
+	case err != nil:
+		b.cfg.Log.Warn("a task can hold up processors with epoll watches", "machine", b.cfg.Name, "err", err)
+	case lowered:
+		b.cfg.Log.Info("fs.epoll.max_user_watches is lowered for every user of the machine; a value that is set later stays", "machine", b.cfg.Name, "value", epollWatches)
 	}
 }
 

@@ -147,6 +147,8 @@ type sent struct {
 	inodes map[string]bool
 	// ports are the TCP ports of them that the kernel gives out.
 	ports map[uint16]bool
+	// chosen are the other ones.
+	chosen map[uint16]bool
 	// files is the number of files in flight, without those in sockets that are in flight.
 	files int
 	// unseen: there are some that could not be looked at.
@@ -176,7 +178,7 @@ func (r *Runtime) sentBy(id borglet.ID, processes []int) sent {
 
 // lookAtSent looks at the sockets in flight of processes.
 func (r *Runtime) lookAtSent(processes []int, frozen bool) sent {
-	s := sent{inodes: map[string]bool{}, ports: map[uint16]bool{}}
+	s := sent{inodes: map[string]bool{}, ports: map[uint16]bool{}, chosen: map[uint16]bool{}}
 	network, networkErr := networkCookie()
 	w := &heldWalk{root: true, counted: map[inode]bool{}, devices: map[uint64]bool{}, current: &heldCopy{frozen: frozen, bytes: map[string]int64{}}}
 	w.sawSocket = func(fd int) {
@@ -189,6 +191,8 @@ func (r *Runtime) lookAtSent(processes []int, frozen bool) sent {
 		}
 		if port := boundPort(fd, network); port >= r.sockets.first && port <= r.sockets.last {
 			s.ports[port] = true
+		} else if port != 0 {
+			s.chosen[port] = true
 		}
 	}
 	eachSocket(processes, func(tid, number int) { w.lookIntoSocket(tid, tid, strconv.Itoa(number)) })

@@ -106,6 +106,8 @@ type Runtime struct {
 	listeners listeners
 	// sockets is what SocketsHeld, one call at a time, remembers.
 	sockets socketWatch
+	// protected is what ProtectedHolders remembers.
+	protected protectedWatch
 	// heldPast is what was found of copies before. Only HeldOpen uses it, one call at a time.
 	heldPast map[borglet.ID]heldPast
 

@@ -28,7 +28,23 @@ const (
 	// filterPart is the part of the machine's memory that this is at most (one in): no cgroup
 	// bounds it.
 	filterPart = 16
+	// epollWatches bounds the epoll watches of one user of the machine. One write to a file
+	// wakes all watches of it, with interrupts off: the kernel allows millions.
+	epollWatches = 1 << 18
 )
+
+// lowerEpollWatches lowers the bound of epoll watches. It reports whether it was higher. root is
+// /proc/sys.
+func lowerEpollWatches(root string) (lowered bool, err error) {
+	file := filepath.Join(root, "fs/epoll/max_user_watches")
+	if n, err := readSysctl(file); err != nil || n <= epollWatches {
+		return false, err
+	}
+	if err := os.WriteFile(file, []byte(strconv.Itoa(epollWatches)), 0o644); err != nil {
+		return false, fmt.Errorf("lower a sysctl to %d: %w", epollWatches, err)
+	}
+	return true, nil
+}
 
 // raiseSysctls raises what the kernel counts for the machine as a whole so far that tasks,
 // which have other limits, cannot use it up. It lowers nothing. root is /proc/sys.

@@ -37,3 +37,25 @@ func TestRaiseSysctls(t *testing.T) {
 		t.Error("without the files it does not fail")
 	}
 }
+
+// TestLowerEpollWatches: a bound that is too high is lowered, a lower one stays.
+func TestLowerEpollWatches(t *testing.T) {
+	root := t.TempDir()
+	file := filepath.Join(root, "fs/epoll/max_user_watches")
+	if _, err := lowerEpollWatches(root); err == nil {
+		t.Error("without the file it does not fail")
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for was, want := range map[string]string{"5491511\n": "262144", "262144\n": "262144", "1000\n": "1000"} {
+		if err := os.WriteFile(file, []byte(was), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		lowered, err := lowerEpollWatches(root)
+		got, _ := os.ReadFile(file)
+		if err != nil || strings.TrimSpace(string(got)) != want || lowered != (strings.TrimSpace(was) != want) {
+			t.Errorf("%q becomes %q (%t, %v), want %s", was, got, lowered, err, want)
+		}
+	}
+}

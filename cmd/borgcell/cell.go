@@ -211,6 +211,18 @@ func (l layout) doors() []string {
 	return addrs
 }
 
+// ownPorts are the ports on which the cell itself listens, as `borglet --protected-ports` takes
+// them: the borglets are on one machine, and each keeps its tasks from the others' ports.
+func (l layout) ownPorts() string {
+	var ports []string
+	for _, addr := range l.doors() {
+		if _, port, err := net.SplitHostPort(addr); err == nil {
+			ports = append(ports, port)
+		}
+	}
+	return strings.Join(ports, ",")
+}
+
 // StartBorglet starts the borglet of machine k and returns when it serves.
 func (c *Cell) StartBorglet(ctx context.Context, k int) error {
 	name, listen := c.machineName(k), c.listenAddr(c.borgletAddr(k))
@@ -227,7 +239,7 @@ func (c *Cell) StartBorglet(ctx context.Context, k int) error {
 	return c.startAndServe(ctx, processSpec{
 		Name: name, Path: c.bin("borglet"), LogPath: c.logPath(name), Env: []string{c.envMark()},
 		Args: []string{"serve", "--name", name, "--dir", c.borgletDir(k), "--run-dir", c.runOf(name), "--listen", listen, "--http", c.borgletPage(k), "--advertise", c.borgletAddr(k),
-			"--capacity", share, "--task-ports", c.taskPorts(k), "--attr", "rack=" + c.rack(k), "--runtime", c.Runtime, "--log-format", "text"},
+			"--capacity", share, "--task-ports", c.taskPorts(k), "--attr", "rack=" + c.rack(k), "--runtime", c.Runtime, "--log-format", "text", "--protected-ports", c.ownPorts()},
 	}, listen)
 }
 

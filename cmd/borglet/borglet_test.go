@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"borg/borglet/container"
 	"borg/borgmaster/client"
 	"borg/identity"
@@ -41,6 +43,9 @@ func TestMain(m *testing.M) {
 	}
 	if len(os.Args) > 3 && os.Args[1] == holdArgument {
 		holdForTest(os.Args[2], os.Args[3])
+	}
+	if len(os.Args) > 3 && os.Args[1] == squatArgument {
+		squatForTest(os.Args[2], os.Args[3])
 	}
 	if len(os.Args) > 2 && os.Args[1] == hoardSocketsArgument {
 		hoardSockets(os.Args[2])
@@ -78,6 +83,7 @@ type machine struct {
 	cmd     *exec.Cmd
 	log     *syncBuffer
 	client  borgrpc.BorgletServiceClient
+	conn    *grpc.ClientConn
 	master  *identity.Source
 	fence   *borgrpc.Fence
 	desired []*borgrpc.Desired
@@ -235,7 +241,7 @@ func (m *machine) start() {
 			m.t.Fatal(err)
 		}
 		m.t.Cleanup(func() { conn.Close() })
-		m.client = borgrpc.NewBorgletServiceClient(conn)
+		m.client, m.conn = borgrpc.NewBorgletServiceClient(conn), conn
 	case <-time.After(patience):
 		m.t.Fatalf("borglet does not serve:\n%s", m.log)
 	}

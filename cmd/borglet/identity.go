@@ -62,6 +62,7 @@ func (s *serve) remember() error {
 	s.issuer = &issuer{masters: slices.Clone(file.Masters)}
 	s.source = client.NewSource(c, file.Masters, func(c *identity.Credential, masters []string) error {
 		file.Masters = masters
+		s.issuer.know(masters)
 		return errors.Join(identity.WriteCredential(path, c), client.WriteCellFile(s.cellFile(), file))
 	})
 	s.source.OnRenew = cli.LogRenewal(s.log, s.source, rejoin(s.name))

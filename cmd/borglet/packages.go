@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"net"
 	"path/filepath"
@@ -68,11 +67,11 @@ func newPackageConfig(ctx *ucli.Context, listen string) (c packageConfig, err er
 }
 
 // open listens for other machines; nil: it is not to.
-func (c *packageConfig) open(ctx context.Context) (net.Listener, error) {
+func (c *packageConfig) open(told func(err error)) (net.Listener, error) {
 	if c.listen == "" {
 		return nil, nil
 	}
-	l, err := listen(ctx, c.listen)
+	l, err := door.Await(c.listen, told)
 	if err != nil {
 		return nil, cli.Errorf(cli.Failed, "listen for machines that fetch packages on %s: %w", c.listen, err).Hint("choose another address with --package-listen")
 	}

@@ -125,6 +125,23 @@ func parsePorts(text string) (ports [2]uint32, err error) {
 	return [2]uint32{uint32(a), uint32(b)}, nil
 }
 
+// parseProtectedPorts reads lists of ports.
+func parseProtectedPorts(lists []string) (ports []uint16, err error) {
+	for _, text := range lists {
+		for part := range strings.SplitSeq(text, ",") {
+			n, err := strconv.ParseUint(strings.TrimSpace(part), 10, 16)
+			if err != nil || n == 0 {
+				return nil, fmt.Errorf("%q: want ports, such as 8080,9090", text)
+			}
+			ports = append(ports, uint16(n))
+		}
+	}
+	if len(ports) > maxProtectedPorts {
+		return nil, fmt.Errorf("%d ports: want at most %d", len(ports), maxProtectedPorts)
+	}
+	return ports, nil
+}
+
 // parseTaskIDs reads the user ids of tasks. The machine's own are below 65536, and
 // the last of all means nobody.
 func parseTaskIDs(text string) (ids [2]uint32, err error) {

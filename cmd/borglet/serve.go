@@ -48,6 +48,7 @@ func serveCommand() *ucli.Command {
 			&ucli.IntFlag{Name: "exclusive-cores", Usage: "how many `CORES` tasks may have alone, at most (default: all but one; none if --capacity offers less cpu than the machine has)"},
 			&ucli.StringSliceFlag{Name: "attr", Usage: "attribute `KEY=VALUE` of the machine, for constraints; may be repeated"},
 			&ucli.StringFlag{Name: "task-ports", Value: fmt.Sprintf("%d-%d", borgpb.TaskPortFirst, borgpb.TaskPortLast), Usage: "ports that may be granted to tasks, `FIRST-LAST`"},
+			&ucli.StringSliceFlag{Name: "protected-ports", Usage: "`PORTS` of this machine that other programs need and no task may bind, PORT[,PORT]; may be repeated"},
 			&ucli.StringFlag{Name: "task-ids", Value: fmt.Sprintf("%d-%d", container.DefaultTaskIDs[0], container.DefaultTaskIDs[1]),
 				Usage: "user ids of the machine that are the tasks', 65536 for each, `FIRST-LAST`"},
 			&ucli.StringSliceFlag{Name: "writable-mounts", Usage: "`DIRECTORY` below which tasks may have writable mounts; may be repeated"},
@@ -87,6 +88,9 @@ type serve struct {
 	exclusiveCores int
 	attrs          map[string]string
 	ports          [2]uint32
+	// Of this machine, that no task may bind: the operator's, and the cell's own.
+	protectedPorts []uint16
+	protected      protectedPorts
 	taskIDs        [2]uint32
 	writable       []string
 	cniConf        string
@@ -152,6 +156,9 @@ func newServe(ctx *ucli.Context) (*serve, error) {
 	if s.ports, err = parsePorts(ctx.String("task-ports")); err != nil {
 		return nil, cli.Errorf(cli.Usage, "--task-ports: %w", err)
 	}
+	if s.protectedPorts, err = parseProtectedPorts(ctx.StringSlice("protected-ports")); err != nil {
+		return nil, cli.Errorf(cli.Usage, "--protected-ports: %w", err)
+	}
 	if s.taskIDs, err = parseTaskIDs(ctx.String("task-ids")); err != nil {
 		return nil, cli.Errorf(cli.Usage, "--task-ids: %w", err)
 	}
@@ -211,19 +218,19 @@ func (s *serve) run(ctx context.Context) error {
 		}
 		defer unlockRun()
 	}
-	listener, err := listen(ctx, s.listen)
+	listener, err := door.Await(s.listen, s.tellWait("masters", "--listen", s.listen))
 	if err != nil {
 		return cli.Errorf(cli.Failed, "listen on %s: %w", s.listen, err).Hint("choose another address with --listen")
 	}
 	defer listener.Close()
 	var shown *door.HTTPListener
 	if s.http != "" {
-		if shown, err = door.ListenHTTP(s.http); err != nil {
+		if shown, err = door.AwaitHTTP(s.http, s.tellWait("the status page", "--http", s.http)); err != nil {
 			return cli.Errorf(cli.Failed, "show the status page on %s: %w", s.http, err).Hint("choose another address with --http, or leave it out")
 		}
 		defer shown.Close()
 	}
-	fetched, err := s.packages.open(ctx)
+	fetched, err := s.packages.open(s.tellWait("machines that fetch packages", "--package-listen", s.packages.listen))
 	if err != nil {
 		return err
 	}
@@ -359,6 +366,8 @@ func (s *serve) agent(rt *container.Runtime, spec *borgpb.MachineSpec, store *pa
 		Listening:          rt.Listening,
 		HeldPorts:          rt.HeldPorts,
 		SocketsHeld:        rt.SocketsHeld,
+		Protected:          s.protected.all,
+		ProtectedHolders:   rt.ProtectedHolders,
 		Kills:              rt.Kills,
 		Block:              rt.Block,
 		Runtime:            rt, Log: s.log, Path: os.Getenv("PATH"), LogKeepBytes: s.keepBytes, KeptFor: s.keptFor, Punch: container.Punch,
@@ -416,6 +425,11 @@ func (s *serve) serve(ctx context.Context, listener net.Listener, shown *door.HT
 		group.Go(func() error { return shown.ServeHTTP(ctx, config, agent.Pages()) })
 	}
 	group.Go(func() error { return blobs(ctx, config) })
+	s.protected.find(ctx, s)
+	group.Go(func() error {
+		s.protected.watch(ctx, s)
+		return nil
+	})
 	group.Go(func() error { return agent.Run(ctx) })
 	group.Go(func() error {
 		s.source.Run(ctx)
@@ -439,26 +453,6 @@ func (s *serve) serve(ctx context.Context, listener net.Listener, shown *door.HT
 		return cli.Errorf(cli.Failed, "%w", err)
 	}
 	return nil
-}
-
-// listen opens the address. Like the lock, a killed borglet may hold it for a
-// moment longer than itself.
-func listen(ctx context.Context, addr string) (net.Listener, error) {
-	ctx, cancel := context.WithTimeout(ctx, lockPatience)
-	defer cancel()
-	ticker := time.NewTicker(lockEvery)
-	defer ticker.Stop()
-	for {
-		listener, err := door.Listen(addr)
-		if !errors.Is(err, unix.EADDRINUSE) {
-			return listener, err
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return nil, err
-		}
-	}
 }
 
 const (

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,7 @@ import (
 	"borg/scheduler"
 	"borg/scheduler/flags"
 	"borg/tell/hostpath"
+	"borg/tell/portholder"
 )
 
 // drainTimeout is how long a replica that stops waits for calls under way.
@@ -227,15 +229,15 @@ func (s *server) open() error {
 		return cli.Errorf(cli.Failed, "make the run-time directory: %w", err)
 	}
 	var err error
-	if s.listener, err = door.Listen(listen); err != nil {
+	if s.listener, err = door.ListenWithin(s.flags.Context, listen, listenPatience, s.tellWait(listen)); err != nil {
 		e := cli.Errorf(cli.Failed, "replica %d cannot listen on %s: %w", s.identity.Replica, listen, err)
 		if errors.Is(err, syscall.EADDRINUSE) {
-			return e.Hint("something else has that port: ss -ltnp 'sport = :%s'", portOf(listen))
+			return e.Hint("%s has that port: ss -ltnp 'sport = :%s'", holder(listen), portOf(listen))
 		}
 		return e
 	}
 	if addr := s.flags.String("http"); addr != "" {
-		if s.pages, err = door.ListenHTTP(addr); err != nil {
+		if s.pages, err = door.AwaitHTTP(addr, s.tellWait(addr)); err != nil {
 			s.listener.Close()
 			return cli.Errorf(cli.Failed, "replica %d cannot show its status page on %s: %w", s.identity.Replica, addr, err).Hint("choose another address with --http, or leave it out")
 		}
@@ -311,6 +313,27 @@ func (s *server) closeDoors() {
 	if s.pages != nil {
 		s.pages.Close()
 	}
+}
+
+// listenPatience is how long a replica tries to get its address when something else has it. The
+// borglet of this machine ends a task that has; its supervisor starts it again after that.
+const listenPatience = time.Minute
+
+// tellWait returns what logs that an address which something else has is waited for.
+func (s *server) tellWait(addr string) func(err error) {
+	return func(err error) {
+		if err == nil {
+			s.logger.Info("the address is free, and is listened on", "addr", addr)
+			return
+		}
+		s.logger.Warn("cannot listen, and tries again: something else has the port", "addr", addr, "held_by", holder(addr), "err", err)
+	}
+}
+
+// holder names who has the port of an address.
+func holder(addr string) string {
+	n, _ := strconv.ParseUint(portOf(addr), 10, 16)
+	return cmp.Or(portholder.Of(uint16(n)), "something else")
 }
 
 // isOtherDirectory tells a directory that is not what its replica.json, or this

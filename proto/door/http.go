@@ -66,6 +66,21 @@ func ListenHTTP(addr string) (*HTTPListener, error) {
 	if err != nil {
 		return nil, err
 	}
+	return pagesOver(addr, l), nil
+}
+
+// AwaitHTTP is ListenHTTP for a program that must come up although somebody else has addr, as
+// Await is Listen for it.
+func AwaitHTTP(addr string, told func(err error)) (*HTTPListener, error) {
+	l, err := Await(addr, told)
+	if err != nil {
+		return nil, err
+	}
+	return pagesOver(addr, l), nil
+}
+
+// pagesOver serves pages over a listener on addr.
+func pagesOver(addr string, l net.Listener) *HTTPListener {
 	h := &HTTPListener{}
 	switch {
 	case strings.HasPrefix(addr, "unix:"):
@@ -76,7 +91,7 @@ func ListenHTTP(addr string) (*HTTPListener, error) {
 		h.tls = true
 	}
 	h.listener = newLobby(l)
-	return h, nil
+	return h
 }
 
 // URL is where the pages are.
