@@ -33,7 +33,7 @@ func TestLargeMessagesWaitForATurn(t *testing.T) {
 			return func() { left.Add(1) }, nil
 		},
 	})
-	alice := borgrpc.NewMasterServiceClient(dial(t, addr, source(t, identity.User, "alice"), identity.Name{Cell: "t", Role: identity.Master, ID: "1"}))
+	alice := borgrpc.NewMasterServiceClient(dial(t, addr, source(t, identity.User, "alice"), name(identity.Master, "")))
 	list := func(bytes int) error {
 		_, err := alice.ListJobs(t.Context(), &borgrpc.ListJobsRequest{Selector: strings.Repeat("x", bytes)})
 		return err
