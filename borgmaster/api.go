@@ -40,7 +40,13 @@ func (a *masterAPI) Mutate(ctx context.Context, req *borgrpc.MutateRequest) (*bo
 // with a request id may be tried again when its fate is not known: the cell
 // answers a repeated id from memory.
 func (m *Master) mutate(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, error) {
-	if r := m.malformed(asked); r != nil {
+	done, err := m.opTurn(ctx, asked)
+	if err != nil {
+		return nil, err
+	}
+	r := m.malformed(asked)
+	done()
+	if r != nil {
 		m.noteRefusal(ctx, asked, r)
 		return &borgpb.Result{Refusal: r}, nil
 	}

@@ -66,7 +66,7 @@ var calls = map[string]callKind{
 	"/borgrpc.HistoryService/History":   walks,
 	"/borgrpc.HistoryService/KeepUsage": ofPrograms,
 
-	"/borgrpc.IdentityService/Renew":         hasBounds,
+	"/borgrpc.IdentityService/Renew":         looksAtPage,
 	"/borgrpc.IdentityService/Join":          ofPrograms,
 	"/borgrpc.IdentityService/CertifyTask":   ofPrograms,
 	"/borgrpc.IdentityService/Invite":        isChange,

@@ -19,6 +19,9 @@ import (
 	"borg/proto/door"
 )
 
+// maxAsked is how many bytes the verb and the object of CanI may have. No name of an object is longer.
+const maxAsked = 1 << 10
+
 var (
 	// readsOne are the reads that name a job or an alloc set and find only what the
 	// caller may see.
@@ -31,6 +34,9 @@ var (
 
 // CanI says whether the caller may do something.
 func (a *identityAPI) CanI(ctx context.Context, req *borgrpc.CanIRequest) (*borgrpc.CanIResponse, error) {
+	if n := len(req.GetVerb()) + len(req.GetObject()); n > maxAsked {
+		return nil, status.Errorf(codes.InvalidArgument, "the verb and the object have %d bytes, at most %d", n, maxAsked)
+	}
 	// What was granted a moment ago counts.
 	if err := a.m.readIndex(ctx); err != nil {
 		return nil, err

@@ -80,6 +80,11 @@ func (a *fileAPI) ReadFile(ctx context.Context, req *borgrpc.ReadFileRequest) (*
 	if resp.File == nil {
 		return nil, status.Errorf(codes.NotFound, "user %s has no file %s", user, req.GetName())
 	}
+	if len(resp.Content) > largeOp {
+		if err := a.m.encodeTurn(ctx); err != nil {
+			return nil, err
+		}
+	}
 	return resp, nil
 }
 

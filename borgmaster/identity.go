@@ -40,6 +40,11 @@ func (a *identityAPI) Renew(ctx context.Context, req *borgrpc.RenewRequest) (*bo
 	if who.Role == identity.Borglet && !a.m.hasMachine(who.ID) {
 		return nil, status.Errorf(codes.PermissionDenied, "machine %s is not in cell %s any more", who.ID, a.m.cfg.CellName)
 	}
+	leave, err := a.m.readTurn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	cert, err := a.m.issue(req.GetPublicKey(), who)
 	return &borgrpc.RenewResponse{Certificate: cert}, err
 }

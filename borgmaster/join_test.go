@@ -369,3 +369,15 @@ func TestTheAuthorityIsForMembers(t *testing.T) {
 		t.Errorf("a certificate for a replica that is no member: %v, want FailedPrecondition", err)
 	}
 }
+
+// TestCanIBoundsNames: what is asked about is no longer than a name may be.
+func TestCanIBoundsNames(t *testing.T) {
+	tc := newCell(t, 1, nil)
+	alice := tc.identities(1, source(t, identity.User, "alice"))
+	for bytes, want := range map[int]codes.Code{1<<10 - 4: codes.OK, 1<<10 - 3: codes.InvalidArgument} {
+		_, err := alice.CanI(t.Context(), &borgrpc.CanIRequest{Verb: "file", Object: "alice/" + strings.Repeat("x", bytes-len("alice/"))})
+		if status.Code(err) != want {
+			t.Errorf("an object of %d bytes: %v, want %v", bytes, err, want)
+		}
+	}
+}

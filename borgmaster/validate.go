@@ -25,10 +25,16 @@ func (a *masterAPI) Validate(ctx context.Context, req *borgrpc.ValidateRequest) 
 	if n := len(req.GetOps()); n < 1 || n > maxValidated {
 		return nil, status.Errorf(codes.InvalidArgument, "%d ops; want 1 to %d", n, maxValidated)
 	}
+	w := a.m.walks(ctx)
+	defer w.rest()
 	work := 0
 	for _, op := range req.Ops {
+		if err := w.step(); err != nil {
+			return nil, err
+		}
 		work += cell.ReadWork(op)
 	}
+	w.rest()
 	if work > admission.MaxWork {
 		return nil, status.Errorf(codes.InvalidArgument, "to read and merge the specs of the %d ops counts as %d tasks, at most %d may be asked about at once; ask about fewer", len(req.Ops), work, admission.MaxWork)
 	}
@@ -68,11 +74,14 @@ func (m *Master) behind() (behind bool) {
 	return behind
 }
 
-// validate asks this replica's cell about each op.
+// validate asks this replica's cell about each op, piece by piece: a request may take much time, and
+// what the log waits for must find a processor meanwhile.
 func (m *Master) validate(ctx context.Context, req *borgrpc.ValidateRequest) (*borgrpc.ValidateResponse, error) {
 	var trial cell.Trial
+	w := m.walks(ctx)
+	defer w.rest()
 	for i, op := range req.Ops {
-		r, err := m.try(ctx, &trial, op)
+		r, err := m.try(ctx, w, &trial, op)
 		if err != nil {
 			return nil, err
 		}
@@ -84,16 +93,17 @@ func (m *Master) validate(ctx context.Context, req *borgrpc.ValidateRequest) (*b
 }
 
 // try returns the refusal that the caller would get for an op; nil if it would be done.
-func (m *Master) try(ctx context.Context, trial *cell.Trial, asked *borgpb.Op) (r *borgpb.Refusal, err error) {
+func (m *Master) try(ctx context.Context, w *walk, trial *cell.Trial, asked *borgpb.Op) (r *borgpb.Refusal, err error) {
+	if err := w.step(); err != nil {
+		return nil, err
+	}
 	if r := m.malformed(asked); r != nil {
 		return r, nil
 	}
-	err = m.viewMuch(ctx, func(c *cell.Cell) error {
-		if err := m.stillBelieves(ctx, c); err != nil {
-			return err
+	m.cfg.Log.View(func(c *cell.Cell) {
+		if err = m.stillBelieves(ctx, c); err == nil {
+			r = m.gate.try(c, trial, door.Caller(ctx), asked)
 		}
-		r = m.gate.try(c, trial, door.Caller(ctx), asked)
-		return nil
 	})
 	return r, err
 }

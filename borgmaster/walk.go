@@ -6,9 +6,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster/admission"
 	"borg/borgmaster/cell"
+	"borg/identity"
+	"borg/proto/borgpb"
 	"borg/proto/door"
 )
 
@@ -232,6 +235,34 @@ func (m *Master) readTurn(ctx context.Context) (leave func(), err error) {
 		return func() {}, nil
 	}
 	return m.admit.turn(ctx, door.Caller(ctx).User(), false)
+}
+
+// decodeTurn waits for the turn of a read, for a large message of a caller that is to be decoded.
+func (m *Master) decodeTurn(ctx context.Context, caller identity.Name) (leave func(), err error) {
+	if caller.Role != identity.User && caller.Role != identity.Task {
+		return func() {}, nil
+	}
+	return m.admit.turn(ctx, caller.User(), false)
+}
+
+// largeOp is how large an op may be that is read without a turn before it is charged.
+const largeOp = 4 << 10
+
+// opTurn waits for the turn of a read if it takes long to read an op.
+func (m *Master) opTurn(ctx context.Context, op *borgpb.Op) (leave func(), err error) {
+	if proto.Size(op) <= largeOp {
+		return func() {}, nil
+	}
+	return m.readTurn(ctx)
+}
+
+// encodeTurn waits for the turn of a read, which lasts until the answer is encoded.
+func (m *Master) encodeTurn(ctx context.Context) error {
+	leave, err := m.readTurn(ctx)
+	if err == nil && !door.AtEnd(ctx, leave) {
+		leave()
+	}
+	return err
 }
 
 // longRead is a read that has one of the places of its kind.

@@ -23,7 +23,10 @@ func (m *Master) propose(ctx context.Context, asked *borgpb.Op) (*borgpb.Result,
 	var op *borgpb.Op
 	var r *borgpb.Refusal
 	var work int
-	var err error
+	leave, err := m.opTurn(ctx, asked)
+	if err != nil {
+		return nil, err
+	}
 	m.cfg.Log.View(func(c *cell.Cell) {
 		if err = m.stillBelieves(ctx, c); err != nil {
 			return
@@ -35,6 +38,7 @@ func (m *Master) propose(ctx context.Context, asked *borgpb.Op) (*borgpb.Result,
 			work = c.Work(op)
 		}
 	})
+	leave()
 	if err != nil {
 		return nil, err
 	}

@@ -83,6 +83,10 @@ type Config struct {
 	// Admit returns the error with which to refuse a call, before its message is read. It is
 	// not asked for calls of masters. It must not block. Nil admits all calls.
 	Admit func(method string, caller identity.Name) error
+	// Turn waits until a message of a caller may be decoded, and returns what to call when that is
+	// done, or the error with which to refuse the call. It is asked for messages of more than
+	// turnBytes of callers who are no masters and no schedulers. Nil decodes all at once.
+	Turn func(ctx context.Context, caller identity.Name) (leave func(), err error)
 	// Answer returns the part of an answer that its caller may see, just before it is sent,
 	// or an error in its place. Nil sends answers unchanged.
 	Answer func(ctx context.Context, m any) (any, error)
@@ -141,7 +145,7 @@ func NewServer(config Config) *Server {
 	if config.Identity.Name().Role == identity.Borglet {
 		idle *= 6
 	}
-	return &Server{crowd: crowd, Server: grpc.NewServer(append(config.interceptors(),
+	return &Server{crowd: crowd, config: &config, Server: grpc.NewServer(append(config.interceptors(),
 		grpc.Creds(creds),
 		grpc.ForceServerCodecV2(newRequestCodec()),
 		grpc.InTapHandle(config.tap),

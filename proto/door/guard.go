@@ -191,6 +191,7 @@ func (c *Config) interceptors() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (_ any, err error) {
 			defer c.count(info.FullMethod, false, time.Now(), &err)
+			defer func() { receivingOf(ctx).wasted(err) }()
 			guarded, err := c.guard(ctx, info.FullMethod)
 			if err != nil {
 				c.tell(ctx, info.FullMethod, err)
@@ -339,7 +340,7 @@ func (s *guardedStream) receive(m any) error {
 	if s.from != nil {
 		s.from.take(s.held)
 	}
-	in := incoming{message: message, from: s.from}
+	in := incoming{message: message, from: s.from, turn: s.config.turnOf(s.ctx)}
 	err := s.ServerStream.RecvMsg(&in)
 	if s.held = in.bytes; err != nil {
 		return err

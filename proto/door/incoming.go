@@ -34,6 +34,12 @@ const (
 	maxAnswerBytes = 64 << 20
 	// Elements beyond which no answer of a borglet is weighed on.
 	maxAnswerElements = 1_048_576
+	// turnBytes is the largest message that is decoded without a turn.
+	turnBytes = 4 << 10
+	// maxAwaitingTurn bounds what the calls of one user hold while one more message waits for its
+	// turn; beyond it the message is refused. It is half of what they may hold, so that messages that
+	// come meanwhile close no connection.
+	maxAwaitingTurn = maxReceivingOfUser / 2
 )
 
 // incoming is a message of a call that is about to be decoded.
@@ -41,6 +47,8 @@ type incoming struct {
 	message proto.Message
 	// Whose call it is; nil: a master's, a scheduler's, or a process's of this machine.
 	from *receiving
+	// Config.Turn of the call; nil decodes at once.
+	turn func() (leave func(), err error)
 	// Memory that from was charged for the message.
 	bytes int64
 	// Why the message was not decoded.
@@ -50,6 +58,16 @@ type incoming struct {
 // decode decodes what came, unless it would take too much.
 func (in *incoming) decode(data []byte) error {
 	of := in.message.ProtoReflect().Descriptor()
+	if in.from != nil && in.turn != nil && len(data) > turnBytes {
+		if held := in.from.flow.user.receiving.Load(); held > maxAwaitingTurn {
+			return TooMuch(fmt.Sprintf("the calls that you have under way hold %d MiB, and with more than %d MiB no further %s waits for its turn to be read", held>>20, maxAwaitingTurn>>20, of.Name()), time.Second)
+		}
+		leave, err := in.turn()
+		if err != nil {
+			return err
+		}
+		defer leave()
+	}
 	if in.from != nil {
 		most := maxRequestElements
 		if of.FullName() == validateRequest {
@@ -138,7 +156,8 @@ func (t *shapeTable) of(md protoreflect.MessageDescriptor) *weight.Shape {
 // Server is a gRPC server that knows whose call it is when it decodes a message.
 type Server struct {
 	*grpc.Server
-	crowd *crowd
+	crowd  *crowd
+	config *Config
 }
 
 // Serve serves the connections of a listener until Stop is called.
@@ -151,7 +170,7 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	weighed := *desc
 	weighed.Methods = slices.Clone(desc.Methods)
 	for i := range weighed.Methods {
-		weighed.Methods[i].Handler = weighing(weighed.Methods[i].Handler)
+		weighed.Methods[i].Handler = s.config.weighing(weighed.Methods[i].Handler)
 	}
 	s.Server.RegisterService(&weighed, impl)
 }
@@ -166,9 +185,9 @@ func undecoded(ctx context.Context) error {
 }
 
 // weighing makes the handler of a call decode its request into an incoming.
-func weighing(handler grpc.MethodHandler) grpc.MethodHandler {
+func (c *Config) weighing(handler grpc.MethodHandler) grpc.MethodHandler {
 	return func(srv any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor) (any, error) {
-		in := incoming{from: receivingOf(ctx)}
+		in := incoming{from: receivingOf(ctx), turn: c.turnOf(ctx)}
 		return handler(srv, ctx,
 			func(request any) error {
 				in.message = request.(proto.Message)
@@ -180,5 +199,16 @@ func weighing(handler grpc.MethodHandler) grpc.MethodHandler {
 				}
 				return intercept(ctx, request, info, handle)
 			})
+	}
+}
+
+// turnOf returns how a message of a call waits for its turn; nil if none does.
+func (c *Config) turnOf(ctx context.Context) func() (leave func(), err error) {
+	if c.Turn == nil {
+		return nil
+	}
+	return func() (func(), error) {
+		by, _ := authOf(ctx)
+		return c.Turn(ctx, by.name)
 	}
 }

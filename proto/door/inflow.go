@@ -277,6 +277,8 @@ type receiving struct {
 	// Bytes that have come and were not decoded, and the memory of what was.
 	held  atomic.Int64
 	ended atomic.Bool
+	// Bytes of the last message that was decoded or refused; only the handler's goroutine uses it.
+	wire int64
 }
 
 // follow follows the bytes of a call's messages.

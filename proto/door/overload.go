@@ -221,7 +221,8 @@ func (callCounter) HandleRPC(ctx context.Context, s stats.RPCStats) {
 		patienceOf(ctx).end()
 		// It is decoded, and its memory counts in place of its bytes.
 		if r := receivingOf(ctx); r != nil {
-			r.take(int64(s.WireLength))
+			r.wire = int64(s.WireLength)
+			r.take(r.wire)
 			r.flow.allow(framesOfMessage)
 		}
 	case *stats.End:

@@ -3,12 +3,15 @@ package door
 import (
 	"sync"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // What a caller has sent or was answered, and what then is thrown away because its connection was
 // closed or its call reset, is garbage until the next collection. A caller that begins messages
 // without an end, is closed for them and comes back would otherwise make as much garbage as its
-// line carries, beside every bound of what it holds.
+// line carries, beside every bound of what it holds. The same holds for messages of calls that fail.
 
 const (
 	// wastedAtOnce is how many bytes of a user and its tasks may be thrown away without any rest.
@@ -16,7 +19,25 @@ const (
 	// wastedPerS is how many bytes each second may be on top of that. While there were more, nothing
 	// is read from the connections of the user.
 	wastedPerS = 16 << 20
+	// wastedByRefusal is what a call counts at least that was read and then refused as too much: so a
+	// user has about 500 of them a second, as of calls that are refused by their heads.
+	wastedByRefusal = 32 << 10
 )
+
+// wasted counts the message of a call that failed: to receive and to read it came to nothing.
+func (r *receiving) wasted(err error) {
+	if r == nil || err == nil {
+		return
+	}
+	bytes := r.wire
+	if bytes <= turnBytes {
+		bytes = 0
+	}
+	if status.Code(err) == codes.ResourceExhausted {
+		bytes = max(bytes, wastedByRefusal)
+	}
+	r.flow.user.waste.add(bytes)
+}
 
 // waste says how long nothing is read from the connections of a user, for what was thrown away.
 type waste struct {

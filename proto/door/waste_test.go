@@ -5,6 +5,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -37,6 +40,31 @@ func TestWaste(t *testing.T) {
 		w.add(wastedAtOnce)
 		rests("as much again when all is paid for", 0)
 	})
+}
+
+// TestFailedCallsAreWaste: the message of a call that fails counts as thrown away if it is large, one
+// that is refused as too much counts wastedByRefusal at least, and one that is served does not count.
+func TestFailedCallsAreWaste(t *testing.T) {
+	for _, tt := range []struct {
+		what string
+		wire int64
+		err  error
+		want int64
+	}{
+		{"served", 1 << 20, nil, 0},
+		{"small and wrong", turnBytes, status.Error(codes.InvalidArgument, ""), 0},
+		{"large and wrong", 1 << 20, status.Error(codes.InvalidArgument, ""), 1 << 20},
+		{"small and refused", 100, TooMuch("", time.Second), wastedByRefusal},
+		{"large and refused", 1 << 20, TooMuch("", time.Second), 1 << 20},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			user := newPresentUser("alice")
+			(&receiving{flow: &inflow{user: user}, wire: tt.wire}).wasted(tt.err)
+			if got := user.waste.owed(); got != timeOf(tt.want) {
+				t.Errorf("%s: %v are owed, want %v", tt.what, got, timeOf(tt.want))
+			}
+		})
+	}
 }
 
 // TestWhoWastesRests: a user whose connections are closed with messages that never end, by

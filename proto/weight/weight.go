@@ -46,6 +46,17 @@ type Shape struct {
 
 	// Ascending.
 	fields []field
+	// By a field's number less one, its place in fields plus one; 0: the type has no such field.
+	places []uint16
+}
+
+// field returns the field of a number, and its place; nil if the type has none.
+func (s *Shape) field(n protowire.Number) (*field, int) {
+	if int(n) > len(s.places) || n < 1 || s.places[n-1] == 0 {
+		return nil, 0
+	}
+	at := int(s.places[n-1]) - 1
+	return &s.fields[at], at
 }
 
 type field struct {
@@ -117,6 +128,12 @@ func (b *builder) shape(md protoreflect.MessageDescriptor) *Shape {
 		s.fields = append(s.fields, f)
 	}
 	slices.SortFunc(s.fields, func(a, b field) int { return int(a.number - b.number) })
+	if n := len(s.fields); n > 0 {
+		s.places = make([]uint16, s.fields[n-1].number)
+	}
+	for at, f := range s.fields {
+		s.places[f.number-1] = uint16(at + 1)
+	}
 	return s
 }
 
@@ -189,14 +206,9 @@ func (s *Shape) weigh(data []byte, maxElements int) (w Weight) {
 			return w
 		}
 		data = data[n:]
-		at, known := slices.BinarySearchFunc(s.fields, number, func(f field, n protowire.Number) int { return int(f.number - n) })
-		if !known {
+		f, at := s.field(number)
+		if f == nil || kind != f.wire && !(f.numbers && f.list && kind == protowire.BytesType) {
 			// It is kept as it came.
-			w.add(Weight{1, int64(n) + TextBytes})
-			continue
-		}
-		f := &s.fields[at]
-		if kind != f.wire && !(f.numbers && f.list && kind == protowire.BytesType) {
 			w.add(Weight{1, int64(n) + TextBytes})
 			continue
 		}
