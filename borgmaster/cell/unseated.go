@@ -3,8 +3,6 @@ package cell
 import (
 	"errors"
 	"slices"
-
-	"borg/mutant"
 )
 
 // A machine that comes raises what a daemon job is charged, and its user is not asked. So a
@@ -51,7 +49,7 @@ func (c *Cell) deriveUnseated() {
 // hasQuotaFor reports whether a user may be charged more. What copies that stop are charged
 // counts for those that come, as with a job that is submitted.
 func (c *Cell) hasQuotaFor(user string, more charge) bool {
-	if c.quotas.used == nil || mutant.Planted(mutant.QuotaNotAsked) {
+	if c.quotas.used == nil {
 		return true
 	}
 	used := c.quotas.used[user].minus(c.stopUseOf(user).charge)
