@@ -175,7 +175,7 @@ func jobCommands(con *console) []*ucli.Command {
 		command(con, "diff", "say what up would change; exit code 10 when there is something", "FILE...", 1, -1, diffFiles, with(fileFlags(), exactFlag(), pruneFlag())...),
 		command(con, "up", "make it so: create what is missing, update what differs", "FILE...", 1, -1, upFiles, with(fileFlags(),
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "dry-run", Usage: "say what would be done, and do nothing"},
-			&ucli.BoolFlag{DisableDefaultText: true, Name: "again", Usage: "run jobs again that have finished"},
+			&ucli.BoolFlag{DisableDefaultText: true, Name: "again", Usage: "run batch jobs again that have finished or failed"},
 			exactFlag(), pruneFlag(),
 			reasonFlag(), waitFlag("wait until it runs; for batch jobs, until it has finished"))...),
 		updateCommand(con, with(fileFlags(), exactFlag(), reasonFlag(), waitFlag("watch it roll until it is done (default on a terminal)"))),

@@ -95,10 +95,15 @@ func (s *session) planJob(m *client.Client, st *step) error {
 		st.merge(resp.Job.GetMeta(), resp.Job.GetSpec().GetTasks())
 	}
 	same := same(st.wanted(), resp.Job.GetMeta(), resp.Job.GetSpec()) && st.repeats()
-	finished := dead && resp.Job.Status.Finished == numTasks(resp.Job)
+	ended := ""
+	if dead && same && !s.flag.Bool("again") {
+		if ended, err = s.endedByItself(m, resp.Job); err != nil {
+			return err
+		}
+	}
 	switch {
-	case dead && same && finished && !s.flag.Bool("again"):
-		st.note = "unchanged and finished (to run it again: --again)"
+	case ended != "":
+		st.note = "unchanged and " + ended + " (to run it again: --again)"
 	case dead:
 		st.action = create
 	case same && underWay(resp.Update):
