@@ -148,11 +148,17 @@ func (s *session) endedByItself(m *client.Client, j *borgpb.Job) (string, error)
 	if err != nil {
 		return "", err
 	}
-	failed, how := failedTasks(resp.Tasks)
-	if failed == 0 || failed+st.GetFinished() < n {
+	if !endedAlone(j, resp.Tasks) {
 		return "", nil
 	}
+	failed, how := failedTasks(resp.Tasks)
 	return fmt.Sprintf("failed: %d of %s failed for good, the first with %s", failed, plural(n, "task"), how), nil
+}
+
+// endedAlone reports whether each task of a dead job finished or failed, so that nobody took one down.
+func endedAlone(j *borgpb.Job, tasks []*borgpb.Task) bool {
+	failed, _ := failedTasks(tasks)
+	return failed+j.GetStatus().GetFinished() >= numTasks(j)
 }
 
 // failedTasks counts the tasks that failed for good, and says how the first one ended.

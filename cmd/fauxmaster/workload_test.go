@@ -100,3 +100,16 @@ func TestSimulateMistakes(t *testing.T) {
 		t.Errorf("interrupted: exit code %d, %s%s", code, out.String(), errs.String())
 	}
 }
+
+// TestSimulateTellsWhatCannotBeMeant: no time at all is refused, and a checkpoint in which nothing arrives says so.
+func TestSimulateTellsWhatCannotBeMeant(t *testing.T) {
+	path := imported(t)
+	for _, flag := range []string{"--until", "--every", "--pace"} {
+		if code, _, errs := ask(t, "simulate", path, flag, "0s"); code != cli.Usage || !strings.Contains(errs, flag+" 0s: want a time above zero") {
+			t.Errorf("%s 0s: exit code %d\n%s", flag, code, errs)
+		}
+	}
+	if _, _, errs := ask(t, "simulate", path, "--until", "1h"); !strings.Contains(errs, "nothing arrives: ") || !strings.Contains(errs, "--synthetic default") {
+		t.Errorf("without a workload:\n%s", errs)
+	}
+}
