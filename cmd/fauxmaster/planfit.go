@@ -232,7 +232,7 @@ func restedWords(r plan.Rested) string {
 	if r.Waited == 0 && r.Moved == 0 {
 		return ""
 	}
-	text := fmt.Sprintf("Before that, %s of the %s that wait in the cell would be placed", thousands(r.Placed), numberOf(r.Waited, "task"))
+	text := fmt.Sprintf("Before that, %s of the %s that wait in the cell and may be placed now would be placed", thousands(r.Placed), numberOf(r.Waited, "task"))
 	if r.Displaced > 0 {
 		text += fmt.Sprintf(", and %s that run would lose their places to them", numberOf(r.Displaced, "task"))
 	}

@@ -81,7 +81,7 @@ func TestSimulateMistakes(t *testing.T) {
 	}{
 		{"simulate DIR DIR", cli.Usage, "want one checkpoint or archive"},
 		{"simulate DIR.none", cli.NotFound, "DIR.none"},
-		{"simulate DIR --until -1s", cli.Usage, "want an end after the beginning"},
+		{"simulate DIR --until -1s", cli.Usage, "want a time above zero"},
 		{"simulate DIR --every 1500ms", cli.Usage, "a multiple of the pace"},
 		{"simulate DIR --synthetic hogs=1", cli.Usage, "jobs-per-hour (600)"},
 		{"simulate DIR --policy worst", cli.Usage, "policies: hybrid"},
