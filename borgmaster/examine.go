@@ -57,10 +57,11 @@ func (a *masterAPI) Examine(ctx context.Context, _ *borgrpc.ExamineRequest) (*bo
 		}
 		next := f.Next
 		if section, ok := strings.CutPrefix(next, "below: "); ok {
-			section, command, more := strings.Cut(section, "; ")
-			next = "see " + section + " on the status page of the replica"
-			if more {
-				next += "; " + command
+			var command string
+			if section, command, ok = strings.Cut(section, "; "); ok {
+				next = "see: " + command
+			} else {
+				next = "see " + section + " on the status page of the replica, at the address of its --http"
 			}
 		}
 		resp.Findings = append(resp.Findings, &borgrpc.Finding{Severity: severity, Text: f.Text, Next: next})
@@ -68,6 +69,9 @@ func (a *masterAPI) Examine(ctx context.Context, _ *borgrpc.ExamineRequest) (*bo
 	slices.SortStableFunc(resp.Findings, func(a, b *borgrpc.Finding) int { return int(b.Severity) - int(a.Severity) })
 	return resp, nil
 }
+
+// moreProcessor is what helps a master that is late. One more on the same processor makes it worse.
+const moreProcessor = "right after a start it goes by itself; otherwise give the masters more processor, or add masters on other machines: borgcfg master grow ADDRESS..."
 
 // judgePolls names machines that do not answer, and says when polls are late.
 func (l *look) judgePolls(v *pages.Verdict) {
@@ -82,11 +86,15 @@ func (l *look) judgePolls(v *pages.Verdict) {
 		v.Found(pages.Warn, "start the borglet there, or let its tasks go: borgcfg machine drain "+worst[0].Machine, "Machines that do not answer: %s.", strings.Join(names, ", "))
 	}
 	if l.shard.Lag >= lateShard {
-		v.Found(pages.Warn, "give the masters more processor, or add a master: borgcfg master grow ADDRESS", "This replica polls its %d machines %s later than they are due.", l.shard.Share, pages.Span(l.shard.Lag).Text)
+		v.Found(pages.Warn, moreProcessor, "This replica polls its %d machines %s later than they are due.", l.shard.Share, pages.Span(l.shard.Lag).Text)
 	}
 	if s := &l.shard; s.Share > 0 && s.Interval > s.RestInterval*lateIntervalPercent/100 {
-		v.Found(pages.Warn, "give the masters more processor, or add a master: borgcfg master grow ADDRESS", "This replica is short of processor: it polls each of its %d machines every %s, and not every %s; its timers fire up to %s late.",
-			s.Share, pages.Span(s.Interval).Text, pages.Span(s.RestInterval).Text, pages.Span(s.Late).Text)
+		late := ""
+		if s.Late >= time.Millisecond {
+			late = "; its timers fire up to " + pages.Span(s.Late).Text + " late"
+		}
+		v.Found(pages.Warn, moreProcessor, "This replica is short of processor, or was moments ago: it polls each of its %d machines every %s, and not every %s%s.",
+			s.Share, pages.Span(s.Interval).Text, pages.Span(s.RestInterval).Text, late)
 	}
 }
 

@@ -67,18 +67,23 @@ func TestFindingsNameACommand(t *testing.T) {
 // does not says nothing.
 func TestSlowPollsAreTold(t *testing.T) {
 	for _, x := range []struct {
-		interval time.Duration
-		want     []string
+		interval, late time.Duration
+		want           []string
+		lacks          string
 	}{
-		{2 * time.Second, nil},
-		{2500 * time.Millisecond, nil},
-		{9 * time.Second, []string{"short of processor", "400 machines", "every 9 s", "every 2 s", "150 ms late"}},
+		{2 * time.Second, 150 * time.Millisecond, nil, ""},
+		{2500 * time.Millisecond, 150 * time.Millisecond, nil, ""},
+		{9 * time.Second, 150 * time.Millisecond, []string{"short of processor", "400 machines", "every 9 s", "every 2 s", "150 ms late"}, "moment ago"},
+		{9 * time.Second, 0, []string{"short of processor", "every 2 s."}, "late"},
 	} {
-		l := &look{shard: linkshard.Stats{Share: 400, Interval: x.interval, RestInterval: 2 * time.Second, Late: 150 * time.Millisecond}}
+		l := &look{shard: linkshard.Stats{Share: 400, Interval: x.interval, RestInterval: 2 * time.Second, Late: x.late}}
 		var v pages.Verdict
 		l.judgePolls(&v)
 		if (len(v.Findings) > 0) != (x.want != nil) {
 			t.Fatalf("with an interval of %v: %v", x.interval, v.Findings)
+		}
+		if x.want != nil && x.lacks != "" && strings.Contains(v.Findings[0].Text, x.lacks) {
+			t.Errorf("with an interval of %v: %q has %q", x.interval, v.Findings[0].Text, x.lacks)
 		}
 		for _, words := range x.want {
 			if !strings.Contains(v.Findings[0].Text, words) {

@@ -214,7 +214,7 @@ func (l *look) verdict() pages.Verdict {
 		v.Found(pages.Warn, "borgcfg machine list", "%d of %d machines %s down.", t.down, t.up+t.down, are(t.down))
 	}
 	if n := t.prodPending(); n > 0 {
-		v.Found(pages.Warn, "below: what waits; borgcfg why JOB/INDEX", "%s of production or monitoring %s for a machine.", pages.Some(n, "task"), one(n, "waits", "wait"))
+		v.Found(pages.Warn, "below: what waits; borgcfg status, borgcfg why JOB/INDEX", "%s of production or monitoring %s for a machine.", pages.Some(n, "task"), one(n, "waits", "wait"))
 	}
 	if t.wallSuspect {
 		v.Found(pages.Warn, "compare the clocks of the masters with a good one: timedatectl; the cell goes on by its own time meanwhile", "The wall clock has stepped and is not followed.")
@@ -223,7 +223,7 @@ func (l *look) verdict() pages.Verdict {
 		v.Found(pages.Warn, "borgcfg restore status", "The cell was restored and places nothing until its machines have said what they run.")
 	}
 	if !l.named && l.shard.Missed > 0 {
-		v.Found(pages.Warn, "below: machines not reached", "%d of the %d machines that this replica polls %s not answer.", l.shard.Missed, l.shard.Share, one(int64(l.shard.Missed), "does", "do"))
+		v.Found(pages.Warn, "below: machines not reached; borgcfg machine list", "%d of the %d machines that this replica polls %s not answer.", l.shard.Missed, l.shard.Share, one(int64(l.shard.Missed), "does", "do"))
 	}
 	l.judgeSelf(&v)
 	role := fmt.Sprintf("replica %d is elected", l.state.Elected)

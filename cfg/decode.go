@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"borg/proto/borgpb"
@@ -170,9 +171,28 @@ func meantBy(name string, names []string) string {
 	return nearest(name, names)
 }
 
+// belongsIn is the constructor that takes a field which was put beside it, or around it; empty: none.
+func belongsIn(name, what string) string {
+	takes := func(m proto.Message) bool {
+		_, ok := lookup(m.ProtoReflect().Descriptor(), name)
+		return ok
+	}
+	switch {
+	case what == "job()" && takes(&borgpb.TaskSpec{}):
+		return "task"
+	case what == "task()" && (takes(&borgpb.JobSpec{}) || contains(objectNames, name)):
+		return "job"
+	case (what == "job()" || what == "task()" || what == "alloc_set()") && takes(&borgpb.Resources{}):
+		return "resources"
+	}
+	return ""
+}
+
 func (s *sources) unknownField(pos Position, name, what string, names []string) *Fault {
 	hint := "it takes " + strings.Join(names, ", ")
-	if near := meantBy(name, names); near != "" {
+	if place := belongsIn(name, what); place != "" && !contains(names, meant[strings.ToLower(name)]) {
+		hint = fmt.Sprintf("it belongs in %s(...); in YAML and JSON below %s", place, place)
+	} else if near := meantBy(name, names); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
 	return &Fault{Pos: pos, Width: len(name), Source: s.line(pos), What: fmt.Sprintf("%s has no field %q", what, name), Hint: hint}

@@ -44,6 +44,9 @@ func objectsIn(s *sources, docs []*node) []*node {
 				name = "alloc_set"
 			}
 			switch {
+			case by[name] != nil && f.value.kind == kindList:
+				s.note(&Fault{Pos: f.value.pos, Width: f.value.width, Source: s.line(f.value.pos),
+					What: fmt.Sprintf("a %s must be a set of named values, not %s", name, f.value.describe()), Hint: fmt.Sprintf("for several write %ss:", name)})
 			case by[name] != nil:
 				add(f.value, by[name])
 			case by[strings.TrimSuffix(name, "s")] != nil && f.value.kind == kindList:

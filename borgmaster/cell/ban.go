@@ -203,7 +203,7 @@ func (c *Cell) checkBanPackage(o *borgpb.BanPackage) (commit, *borgpb.Refusal) {
 	case o.Machine != "" && c.machines[o.Machine] == nil && !there:
 		return nil, notFound(object, "there is no machine %q", clip(o.Machine, 64))
 	case o.ExpiresWallNs != 0 && (o.ExpiresWallNs <= c.clock.wallNs || o.ExpiresWallNs > maxTimeNs):
-		return nil, about(object, invalid("expires_wall_ns", "%d is not a time to come", o.ExpiresWallNs))
+		return nil, about(object, invalid("expires_wall_ns", "it would have ended already, or ends later than clocks go"))
 	case !there && len(c.bans.list) >= maxBans:
 		return nil, about(object, limit("", "%d packages are banned; lift some of the bans", maxBans))
 	}

@@ -2,7 +2,9 @@ package cell
 
 import (
 	"fmt"
+	"math"
 	"slices"
+	"strings"
 
 	"borg/mutant"
 	"borg/proto/borgpb"
@@ -40,7 +42,7 @@ func checkBudget(b *borgpb.DisruptionBudget) *borgpb.Refusal {
 	case b.MaxPerTask > maxDisruptionsKept:
 		return invalid(field+".max_per_task", "%d is over %d", b.MaxPerTask, maxDisruptionsKept)
 	case b.WindowNs < 0 || b.WindowNs > maxBudgetWindowNs:
-		return invalid(field+".window_ns", "%d is not in 0 to %d", b.WindowNs, int64(maxBudgetWindowNs))
+		return outOfSpan(field+".window_ns", b.WindowNs, 0, maxBudgetWindowNs)
 	case (b.MaxPerTask == 0) != (b.WindowNs == 0):
 		return invalid(field+".window_ns", "max_per_task and window_ns go together: so many disruptions of one task in so long")
 	}
@@ -210,6 +212,19 @@ func spanWords(ns int64) string {
 		}
 	}
 	return fmt.Sprintf("%d.%03d s", ns/second, ns%second/1_000_000)
+}
+
+// outOfSpan refuses a span that is not in least to most, with its unit. Words before it say which one of
+// several it is.
+func outOfSpan(field string, ns, least, most int64, before ...string) *borgpb.Refusal {
+	from, text := "0 s", "a time below zero"
+	if least > 0 {
+		from = spanWords(least)
+	}
+	if ns >= 0 {
+		text = spanWords(min(ns, math.MaxInt64-second))
+	}
+	return invalid(field, "%s%s is not in %s to %s", strings.Join(before, ""), text, from, spanWords(most))
 }
 
 // stepWords writes how far a clock is ahead of or, below zero, behind something.

@@ -118,7 +118,7 @@ func checkCronSpec(key JobKey, s *borgpb.CronSpec) *borgpb.Refusal {
 	case len(s.TimeZone) > maxCronZoneBytes:
 		return invalid("spec.cron.time_zone", "longer than %d bytes", maxCronZoneBytes)
 	case s.StartingDeadlineNs < 0 || s.StartingDeadlineNs > maxStartingDeadlineNs:
-		return invalid("spec.cron.starting_deadline_ns", "%d is not in 0 to %d", s.StartingDeadlineNs, int64(maxStartingDeadlineNs))
+		return outOfSpan("spec.cron.starting_deadline_ns", s.StartingDeadlineNs, 0, maxStartingDeadlineNs)
 	case s.KeepFinished > maxKeptRuns:
 		return invalid("spec.cron.keep_finished", "%d is over %d", s.KeepFinished, maxKeptRuns)
 	case s.KeepFailed > maxKeptRuns:

@@ -41,7 +41,7 @@ func (c *Cell) checkDrainMachine(o *borgpb.DrainMachine, reason string) (commit,
 		return nil, notFound(clip(o.Name, 64), "there is no such machine")
 	}
 	if o.DeadlineNs < 0 || o.DeadlineNs > maxDrainNs {
-		return nil, about(m.name, invalid("deadline_ns", "%d is not in 0 to %d", o.DeadlineNs, int64(maxDrainNs)))
+		return nil, about(m.name, outOfSpan("deadline_ns", o.DeadlineNs, 0, maxDrainNs))
 	}
 	switch {
 	case !o.Drain && o.GiveUpVolumes:

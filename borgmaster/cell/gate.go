@@ -47,7 +47,7 @@ func checkGate(g *borgpb.MetricGate) *borgpb.Refusal {
 	case g.LeastMicro != nil && g.MostMicro != nil && *g.LeastMicro > *g.MostMicro:
 		return invalid(field+"least_micro", "no value is at least %d and at most %d millionths", *g.LeastMicro, *g.MostMicro)
 	case g.FailAfterNs < 0 || g.FailAfterNs > maxUpdateWaitNs:
-		return invalid(field+"fail_after_ns", "%d is not in 0 to %d", g.FailAfterNs, maxUpdateWaitNs)
+		return outOfSpan(field+"fail_after_ns", g.FailAfterNs, 0, maxUpdateWaitNs)
 	}
 	return nil
 }

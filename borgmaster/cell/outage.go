@@ -24,10 +24,8 @@ func (c *Cell) LostDeclared() int64 { return max(c.outage.untilNs-c.clock.cellNs
 
 func (c *Cell) checkDeclareLost(o *borgpb.DeclareLost) (commit, *borgpb.Refusal) {
 	switch {
-	case o.ForNs < 0:
-		return nil, invalid("for_ns", "%d is below zero", o.ForNs)
-	case o.ForNs > maxLostNs:
-		return nil, invalid("for_ns", "%s is not between 0 s and %s", spanWords(o.ForNs), spanWords(maxLostNs))
+	case o.ForNs < 0 || o.ForNs > maxLostNs:
+		return nil, outOfSpan("for_ns", o.ForNs, 0, maxLostNs)
 	case o.ForNs == 0 && c.LostDeclared() == 0:
 		return nil, badState("cell", "nothing is declared lost")
 	}

@@ -254,7 +254,7 @@ func (p *Copy) NoticeNs() int64 {
 func checkNotice(t *borgpb.TaskSpec, field string) *borgpb.Refusal {
 	switch {
 	case t.NoticeNs < 0 || t.NoticeNs > maxGraceNs:
-		return invalid(field+".notice_ns", "%d is not in 0 to %d", t.NoticeNs, int64(maxGraceNs))
+		return outOfSpan(field+".notice_ns", t.NoticeNs, 0, maxGraceNs)
 	case t.NoticeSignal && t.NoticeNs == 0:
 		return invalid(field+".notice_signal", "there is no notice to send it with: want notice_ns too")
 	}
@@ -265,7 +265,7 @@ func checkNotice(t *borgpb.TaskSpec, field string) *borgpb.Refusal {
 func checkPreemptWait(waitNs int64, mode borgpb.Preempt) *borgpb.Refusal {
 	switch {
 	case waitNs < 0 || waitNs > maxPreemptWaitNs:
-		return invalid("spec.preempt_wait_ns", "%d is not in 0 to %d", waitNs, int64(maxPreemptWaitNs))
+		return outOfSpan("spec.preempt_wait_ns", waitNs, 0, maxPreemptWaitNs)
 	case waitNs != 0 && mode == borgpb.Preempt_PREEMPT_NEVER:
 		return invalid("spec.preempt_wait_ns", "work with preempt never takes nobody's place: leave one of them out")
 	}

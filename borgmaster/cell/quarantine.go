@@ -77,7 +77,7 @@ func (c *Cell) checkQuarantineTask(o *borgpb.QuarantineTask) (commit, *borgpb.Re
 	case p.state == attemptAssigned || p.Waits():
 		return nil, badState(id.String(), "attempt %d has not started yet: there is nothing to look at", t.attempt)
 	case o.ForNs < 0 || o.ForNs > maxQuarantineNs:
-		return nil, about(id.String(), invalid("for_ns", "%d is not in 0 to %d", o.ForNs, int64(maxQuarantineNs)))
+		return nil, about(id.String(), outOfSpan("for_ns", o.ForNs, 0, maxQuarantineNs))
 	case p.machine.emptied():
 		return nil, badState(id.String(), "its machine %s is drained, and nothing is kept there", p.machine.name)
 	case len(c.quarantined) >= maxQuarantined:

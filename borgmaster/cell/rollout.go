@@ -97,7 +97,7 @@ func checkUpdatePolicy(s *borgpb.JobSpec) *borgpb.Refusal {
 		{"close_after_ns", p.GetCloseAfterNs(), maxUpdateOpenNs},
 	} {
 		if t.ns < 0 || t.ns > t.most {
-			return invalid(field+t.name, "%d is not in 0 to %d", t.ns, t.most)
+			return outOfSpan(field+t.name, t.ns, 0, t.most)
 		}
 	}
 	if r := checkPace(s); r != nil {

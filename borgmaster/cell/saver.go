@@ -135,7 +135,7 @@ func checkSaverTask(v *borgpb.Saver, asked bool) *borgpb.Refusal {
 	res := FromProto(t.GetResources())
 	switch {
 	case v.TimeNs < 0 || v.TimeNs > maxSaveNs:
-		return invalid("spec.saver.time_ns", "%d is not in 0 to %d", v.TimeNs, int64(maxSaveNs))
+		return outOfSpan("spec.saver.time_ns", v.TimeNs, 0, maxSaveNs)
 	case t == nil:
 		return invalid("spec.saver.task", "there is none")
 	case asked && (res.CPUMilli == 0 || res.MemBytes == 0):

@@ -1,6 +1,27 @@
 package cell
 
-import "testing"
+import (
+	"math"
+	"testing"
+)
+
+// TestOutOfSpan: a refusal of a span has its unit and both bounds, whatever a raw call names.
+func TestOutOfSpan(t *testing.T) {
+	for _, c := range []struct {
+		ns, least, most int64
+		want            string
+	}{
+		{90 * 24 * 3600 * second, 0, maxQuarantineNs, "90 d is not in 0 s to 30 d"},
+		{-1, 0, maxQuarantineNs, "a time below zero is not in 0 s to 30 d"},
+		{math.MinInt64, 0, maxQuarantineNs, "a time below zero is not in 0 s to 30 d"},
+		{math.MaxInt64, 0, maxQuarantineNs, "9223372036 s is not in 0 s to 30 d"},
+		{second / 2, second, maxVolumeKeepNs, "0.500 s is not in 1 s to " + spanWords(maxVolumeKeepNs)},
+	} {
+		if r := outOfSpan("for_ns", c.ns, c.least, c.most); r.Message != c.want || r.Field != "for_ns" {
+			t.Errorf("%d ns in %d to %d is refused with %q of %s, want %q", c.ns, c.least, c.most, r.Message, r.Field, c.want)
+		}
+	}
+}
 
 // TestSpanWords: one way to write a span of time, whatever it is.
 func TestSpanWords(t *testing.T) {

@@ -138,7 +138,7 @@ func checkTask(t *borgpb.TaskSpec, field string) *borgpb.Refusal {
 		}
 	}
 	if t.GraceNs < 0 || t.GraceNs > maxGraceNs {
-		return invalid(field+".grace_ns", "%d is not in 0 to %d", t.GraceNs, int64(maxGraceNs))
+		return outOfSpan(field+".grace_ns", t.GraceNs, 0, maxGraceNs)
 	}
 	if r := checkNotice(t, field); r != nil {
 		return r
@@ -231,7 +231,7 @@ func checkHealth(h *borgpb.HealthCheck, field string) *borgpb.Refusal {
 		{"period_ns", h.GetPeriodNs(), maxGraceNs}, {"timeout_ns", h.GetTimeoutNs(), maxCheckTimeoutNs}, {"start_grace_ns", h.GetStartGraceNs(), maxGraceNs},
 	} {
 		if q.n < 0 || q.n > q.most {
-			return invalid(field+"."+q.name, "%d is not in 0 to %d", q.n, q.most)
+			return outOfSpan(field+"."+q.name, q.n, 0, q.most)
 		}
 	}
 	return nil
@@ -242,7 +242,7 @@ func checkHealth(h *borgpb.HealthCheck, field string) *borgpb.Refusal {
 func checkMaxRuntime(job *borgpb.JobSpec, t *borgpb.TaskSpec, field string) *borgpb.Refusal {
 	switch {
 	case t.MaxRuntimeNs < 0 || t.MaxRuntimeNs > maxRuntimeNs:
-		return invalid(field+".max_runtime_ns", "%d is not in 0 to %d", t.MaxRuntimeNs, int64(maxRuntimeNs))
+		return outOfSpan(field+".max_runtime_ns", t.MaxRuntimeNs, 0, maxRuntimeNs)
 	case t.MaxRuntimeFinishes && t.MaxRuntimeNs == 0:
 		return invalid(field+".max_runtime_finishes", "there is no max_runtime at which it could finish")
 	case t.MaxRuntimeNs > 0 && job.Kind != borgpb.JobKind_JOB_KIND_BATCH && job.Kind != borgpb.JobKind_JOB_KIND_CRON:

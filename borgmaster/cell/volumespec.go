@@ -28,7 +28,7 @@ func checkVolumes(named []*borgpb.Volume, field string, paths bool) *borgpb.Refu
 		case v.DiskBytes < 0 || v.DiskBytes > maxDiskBytes:
 			return invalid(field, "volume %s: disk_bytes %d is not in 0 to %d", v.Name, v.DiskBytes, int64(maxDiskBytes))
 		case v.KeepNs != 0 && v.KeepNs < second || v.KeepNs > maxVolumeKeepNs:
-			return invalid(field, "volume %s: keep_ns %d is not in %d to %d", v.Name, v.KeepNs, int64(second), int64(maxVolumeKeepNs))
+			return outOfSpan(field, v.KeepNs, second, maxVolumeKeepNs, "volume "+v.Name+": keep_ns: ")
 		}
 	}
 	return nil

@@ -162,11 +162,8 @@ func (g Goal) checkAddr(r Roster, addr string, gone int) error {
 	return nil
 }
 
-// checkVoters wants a majority with some to spare in the end, and one at each step.
-func (g Goal) checkVoters(r Roster) error {
-	was, missingNow := count(r.Voters())
-	sparedNow := was - Majority(len(r.Voters()))
-	var end []Replica
+// end is who votes when the goal is reached.
+func (g Goal) end(r Roster) (end []Replica) {
 	for _, x := range r.Replicas {
 		in := slices.Contains(g.In, x.Addr)
 		if (!x.Learner || in) && !slices.Contains(g.Out, x.ID) {
@@ -181,6 +178,21 @@ func (g Goal) checkVoters(r Roster) error {
 			end = append(end, Replica{ID: r.NextID, Addr: addr, Current: true})
 		}
 	}
+	return end
+}
+
+// Wastes reports whether the goal takes voters out and leaves an even number of them. These lose no
+// more masters than one fewer would. On the way to a goal the number may be even.
+func (g Goal) Wastes(r Roster) (left int, wastes bool) {
+	left = len(g.end(r))
+	return left, left > 0 && left%2 == 0 && left < len(r.Voters())
+}
+
+// checkVoters wants a majority with some to spare in the end, and one at each step.
+func (g Goal) checkVoters(r Roster) error {
+	was, missingNow := count(r.Voters())
+	sparedNow := was - Majority(len(r.Voters()))
+	end := g.end(r)
 	if len(end) == 0 {
 		return refuse("", "nobody would be left that votes")
 	}

@@ -56,6 +56,28 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestWastes: an even number of masters that is left is one too many; what is half done may pass one.
+func TestWastes(t *testing.T) {
+	for _, c := range []struct {
+		is   string
+		goal Goal
+		want bool
+	}{
+		{"1* 2 3 4 5", Goal{Out: []uint64{5}}, true},
+		{"1* 2 3 4 5", Goal{Out: []uint64{4, 5}}, false},
+		{"1* 2 3 4", Goal{Out: []uint64{4, 5}}, false}, // 5 is out already.
+		{"1* 2 3", Goal{Out: []uint64{3}}, true},
+		{"1* 2", Goal{Out: []uint64{2}}, false},
+		{"1* 2 3", Goal{Out: []uint64{3}, In: []string{"host-4"}}, false},
+		{"1* 2 3 L4", Goal{In: []string{"host-4"}}, false},
+		{"1* 2 3 L4", Goal{Out: []uint64{4}}, false},
+	} {
+		if left, got := c.goal.Wastes(draw(c.is)); got != c.want {
+			t.Errorf("%s to %+v leaves %d: wastes %v, want %v", c.is, c.goal, left, got, c.want)
+		}
+	}
+}
+
 func TestSteps(t *testing.T) {
 	for _, c := range []struct {
 		is   string

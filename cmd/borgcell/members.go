@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"borg/borgmaster/client"
 	"borg/checkpoint"
@@ -153,8 +154,48 @@ func (c *Cell) StartMasters(ctx context.Context) error {
 }
 
 // writeCellFile says where the masters are that run here.
-func (c *Cell) writeCellFile() error {
+func (c *Cell) writeCellFile() error { return c.writeMasters(c.masterAddrs()) }
+
+func (c *Cell) writeMasters(addrs []string) error {
 	return client.WriteCellFile(c.cellFile(), &client.CellFile{
-		Cell: c.Name, CellID: c.CellID, Masters: c.masterAddrs(), Identity: filepath.Base(c.identityFile()),
+		Cell: c.Name, CellID: c.CellID, Masters: addrs, Identity: filepath.Base(c.identityFile()),
 	})
+}
+
+// lookAtMasters is how often it is asked whether the cell has other masters.
+const lookAtMasters = time.Second
+
+// followMasters writes the cell file again, until ctx ends, when masters were taken out or have joined.
+func (c *Cell) followMasters(ctx context.Context) {
+	tick := time.NewTicker(lookAtMasters)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := c.nameMasters(ctx); err != nil && ctx.Err() == nil {
+			c.log.Warn("the cell file does not name the masters", "err", err)
+		}
+	}
+}
+
+// nameMasters has the cell file name the masters that the elected one knows.
+func (c *Cell) nameMasters(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, serveWait)
+	defer cancel()
+	resp, err := c.client.ListMembers(ctx)
+	if err != nil {
+		return nil // Nobody is elected; the next look may see one.
+	}
+	var addrs []string
+	for _, m := range resp.Members {
+		addrs = append(addrs, m.GetMember().GetAddr())
+	}
+	has, err := client.ReadCellFile(c.cellFile())
+	if err != nil || len(addrs) == 0 || slices.Equal(slices.Sorted(slices.Values(addrs)), slices.Sorted(slices.Values(has.Masters))) {
+		return err
+	}
+	return c.writeMasters(addrs)
 }

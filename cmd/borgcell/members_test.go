@@ -8,9 +8,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
+	"borg/borgmaster/client"
 	"borg/borgmaster/replica"
 	"borg/checkpoint"
 	"borg/proto/borgpb"
@@ -76,9 +78,22 @@ func TestCellOfOtherMastersStartsAgain(t *testing.T) {
 	if err := c.StartMasters(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	following, stop := context.WithCancel(t.Context())
+	var follower sync.WaitGroup
+	follower.Go(func() { c.followMasters(following) })
+	defer func() { stop(); follower.Wait() }()
 	c.joins(t, 4)
 	c.masterOK(t, "grow", c.masterAddr(4))
-	c.masterOK(t, "shrink", "1", "3")
+	c.masterOK(t, "shrink", "1", "3", "--force")
+	waitFor(t, "the cell file names those that are left", func() string {
+		file, err := client.ReadCellFile(c.cellFile())
+		if err != nil || !slices.Equal(file.Masters, []string{c.masterAddr(2), c.masterAddr(4)}) {
+			return fmt.Sprint(file, err)
+		}
+		return ""
+	})
+	stop()
+	follower.Wait()
 	waitFor(t, "those that were taken out end and stay so", func() string {
 		for _, i := range []int{1, 3} {
 			if p := c.sup.get(c.masterName(i)); p.wanted() || p.running() != nil {

@@ -61,7 +61,7 @@ func runCell(ctx *ucli.Context) error {
 	err = c.Start(stop.running)
 	if err == nil {
 		c.welcome(out, time.Since(began))
-		<-stop.running.Done()
+		c.followMasters(stop.running)
 		fmt.Fprintln(out)
 		if c.Fake == nil {
 			c.downBeforeStop(stop.stopping, ctx.App)

@@ -64,6 +64,11 @@ func outputFlag() ucli.Flag {
 	return &ucli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT`: table, wide, json, yaml or name"}
 }
 
+// dryOutputFlag is of a command that shows a plan, but only with --dry-run.
+func dryOutputFlag() ucli.Flag {
+	return &ucli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "with --dry-run: `FORMAT`, as of diff"}
+}
+
 func selectorFlag(what string) ucli.Flag {
 	return &ucli.StringFlag{Name: "selector", Aliases: []string{"l"}, Usage: "only " + what + " with these labels: `SELECTOR` such as tier=front,!canary"}
 }
@@ -172,11 +177,11 @@ func jobCommands(con *console) []*ucli.Command {
 	return slices.Concat([]*ucli.Command{
 		command(con, "eval", "evaluate a job file and print what it says", "FILE", 1, 1, evalFile, with(fileFlags(), outputFlag(),
 			&ucli.StringFlag{Name: "explain", Usage: "tell where the value at `PATH` comes from, such as task.resources.mem"})...),
-		command(con, "diff", "say what up would change; exit code 10 when there is something", "FILE...", 1, -1, diffFiles, with(fileFlags(), exactFlag(), pruneFlag())...),
+		command(con, "diff", "say what up would change; exit code 10 when there is something", "FILE...", 1, -1, diffFiles, with(fileFlags(), outputFlag(), exactFlag(), pruneFlag())...),
 		command(con, "up", "make it so: create what is missing, update what differs", "FILE...", 1, -1, upFiles, with(fileFlags(),
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "dry-run", Usage: "say what would be done, and do nothing"},
-			&ucli.BoolFlag{DisableDefaultText: true, Name: "again", Usage: "run jobs again that have finished"},
-			exactFlag(), pruneFlag(),
+			&ucli.BoolFlag{DisableDefaultText: true, Name: "again", Usage: "run batch jobs again that have finished or failed"},
+			dryOutputFlag(), exactFlag(), pruneFlag(),
 			reasonFlag(), waitFlag("wait until it runs; for batch jobs, until it has finished"))...),
 		updateCommand(con, with(fileFlags(), exactFlag(), reasonFlag(), waitFlag("watch it roll until it is done (default on a terminal)"))),
 		command(con, "resize", "change the number of tasks of a job, or of allocs of an alloc set", "JOB|ALLOCSET N", 2, 2, resizeJob, reasonFlag(), waitFlag("wait until it has that many")),
@@ -234,7 +239,7 @@ func cellCommands(con *console) []*ucli.Command {
 		policyCommands(con),
 		command(con, "doctor", "ask every master what is wrong with the cell, or soon will be", "", 0, 0, doctor, outputFlag()),
 		group("config", "the cell that is meant", command(con, "view", "tell which cell is meant and where that was found", "", 0, 0, configView, outputFlag())),
-		command(con, "version", "tell which build this is", "", 0, 0, version),
+		command(con, "version", "tell which build this is", "", 0, 0, version, outputFlag()),
 	}
 }
 
@@ -245,7 +250,7 @@ func userCommands(con *console) []*ucli.Command {
 			&ucli.StringFlag{Name: "key", Usage: "`FILE` of its key"},
 			&ucli.StringFlag{Name: "authority", Usage: "`FILE` of the cell's authority, by which the masters are believed: borgmaster authority certificates"}),
 		command(con, "whoami", "tell who you are to the cell, and what you may do", "", 0, 0, whoami, outputFlag()),
-		command(con, "can-i", "tell whether you may do something: yes, or no with exit code 8", "VERB [OBJECT]", 1, 2, canI),
+		command(con, "can-i", "tell whether you may do something: yes, or no with exit code 8", "VERB [OBJECT]", 1, 2, canI, append(fileFlags(), outputFlag())...),
 		command(con, "grant", "give a user a capability", "USER CAPABILITY", 2, 2, grant, reasonFlag()),
 		command(con, "revoke", "take a capability from a user", "USER CAPABILITY", 2, 2, revoke, reasonFlag()),
 		group("user", "the users of the cell",

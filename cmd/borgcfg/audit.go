@@ -72,16 +72,19 @@ func auditTrail(s *session) error {
 	}
 	if shown == 0 {
 		s.tellNearUser(m, req)
-		s.tellNearObject(m, req.Object)
+		s.noteNoObject(m, req.Object)
 	}
 	if s.out.machine() {
-		return list(s.out, all)
+		if err := list(s.out, all); err != nil {
+			return err
+		}
+		return s.tellNoted(shown)
 	}
 	if shown == 0 {
 		s.progress("nothing of that is kept; a user who is no admin sees what the user did, and what was done to what the user owns")
 	}
 	s.tellCut(cut, shown, auditShown)
-	return nil
+	return s.tellNoted(shown)
 }
 
 // verbsOfOps are the verbs of the records of ops.
@@ -114,26 +117,53 @@ func (s *session) tellNearUser(m *client.Client, req *borgrpc.AuditRequest) {
 	}
 }
 
-// tellNearObject offers a name like that of an object of which nothing is known.
-func (s *session) tellNearObject(m *client.Client, object string) {
-	if object == "" {
+// noteNoObject notes an object that the cell does not have, with a name like it. Where the cell does not say
+// what it has, nothing is noted.
+func (s *session) noteNoObject(m *client.Client, object string) {
+	if object == "" || strings.Count(object, "/") > 1 {
 		return
 	}
-	var names []string
-	if jobs, err := m.ListJobs(s.ctx, &borgrpc.ListJobsRequest{Dead: true}); err == nil {
-		for _, j := range jobs.Jobs {
-			user, name := j.GetMeta().GetUser(), j.GetMeta().GetName()
-			names = append(names, s.short(user, name), user+"/"+name)
+	jobs, err := m.ListJobs(s.ctx, &borgrpc.ListJobsRequest{Dead: true})
+	if err != nil {
+		return
+	}
+	machines, err := m.ListMachines(s.ctx, &borgrpc.ListMachinesRequest{})
+	if err != nil {
+		return
+	}
+	sets, err := m.ListAllocs(s.ctx, &borgrpc.ListAllocsRequest{})
+	if err != nil {
+		return
+	}
+	var alive, dead []string
+	add := func(meta *borgpb.Meta, state borgpb.State) {
+		names := []string{s.short(meta.GetUser(), meta.GetName()), meta.GetUser() + "/" + meta.GetName()}
+		if state == borgpb.State_STATE_DEAD {
+			dead = append(dead, names...)
+		} else {
+			alive = append(alive, names...)
 		}
 	}
-	if machines, err := m.ListMachines(s.ctx, &borgrpc.ListMachinesRequest{}); err == nil {
-		for _, x := range machines.Machines {
-			names = append(names, x.GetMeta().GetName())
-		}
+	for _, j := range jobs.Jobs {
+		add(j.GetMeta(), j.GetStatus().GetState())
 	}
-	if near := cli.Nearest(object, names); near != "" && !slices.Contains(names, object) {
-		s.progress("did you mean: borgcfg audit %s?", near)
+	for _, a := range sets.AllocSets {
+		add(a.GetMeta(), a.GetStatus().GetState())
 	}
+	for _, x := range machines.Machines {
+		alive = append(alive, x.GetMeta().GetName())
+	}
+	if slices.Contains(alive, object) || slices.Contains(dead, object) {
+		return
+	}
+	if h, err := s.holder(object); !strings.Contains(object, "/") && (err != nil || h.known) {
+		return
+	}
+	e := cli.Errorf(cli.NotFound, "the cell has no job, alloc set, machine or user %s", object)
+	if near := nearOf(object, alive, dead); near != "" {
+		e = e.Hint("did you mean: borgcfg audit %s?", near)
+	}
+	s.missed = e
 }
 
 // tellCut says that only the newest are shown, where that was not asked for.

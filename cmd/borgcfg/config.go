@@ -44,6 +44,14 @@ func configView(s *session) error {
 }
 
 func version(s *session) error {
+	switch {
+	case s.out.format == "name":
+		return s.out.names([]string{cli.Build()})
+	case s.out.machine():
+		return s.out.value(struct {
+			Build string `json:"build"`
+		}{cli.Build()})
+	}
 	s.say("borgcfg %s", cli.Build())
 	return nil
 }

@@ -152,33 +152,38 @@ func (s *session) noSuchJob(n jobName) error {
 	if err != nil {
 		return e.Hint("see what there is: borgcfg status")
 	}
-	var own, all []string
-	add := func(meta *borgpb.Meta) {
+	var own, alive, dead []string
+	add := func(meta *borgpb.Meta, state borgpb.State) {
 		key := meta.GetUser() + "/" + meta.GetName()
-		all = append(all, key)
-		if meta.GetName() == n.name {
+		switch {
+		case state == borgpb.State_STATE_DEAD:
+			dead = append(dead, key)
+		case meta.GetName() == n.name:
 			own = append(own, key)
+			fallthrough
+		default:
+			alive = append(alive, key)
 		}
 	}
 	for _, j := range resp.Jobs {
-		add(j.GetMeta())
+		add(j.GetMeta(), j.GetStatus().GetState())
 	}
 	// Jobs and alloc sets share their names; without the sets, one that is not there is
 	// only told with fewer names like it.
 	if sets, err := s.client.ListAllocs(s.ctx, &borgrpc.ListAllocsRequest{}); err == nil {
 		for _, a := range sets.AllocSets {
-			add(a.GetMeta())
+			add(a.GetMeta(), a.GetStatus().GetState())
 		}
 	}
 	if _, err := strconv.ParseUint(n.name, 10, 32); err == nil {
-		if me, err := s.user(); err == nil && slices.Contains(all, me+"/"+n.user) {
+		if me, err := s.user(); err == nil && slices.Contains(slices.Concat(alive, dead), me+"/"+n.user) {
 			return e.Hint("%s is one task of job %s; this command takes the job", n, n.user)
 		}
 	}
 	if len(own) > 0 {
 		return e.Hint("did you mean %s?", own[0])
 	}
-	if near := cli.Nearest(n.String(), all); near != "" {
+	if near := nearOf(n.String(), alive, dead); near != "" {
 		return e.Hint("did you mean %s?", near)
 	}
 	return e.Hint("see what there is: borgcfg status")

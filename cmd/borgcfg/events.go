@@ -31,12 +31,22 @@ func events(s *session) error {
 	if err := s.tellUnknown(s.flag.String("job"), req.Machine); err != nil {
 		return err
 	}
+	if req.Follow && s.missed != nil {
+		// It may come.
+		if err := s.tellMissed(s.missed); err != nil {
+			return err
+		}
+	}
 	cut := !s.flag.IsSet("last") && !s.out.machine()
 	if cut {
 		req.Last = eventsShown
 	}
 	if s.out.machine() && !req.Follow {
-		return s.eventList(req)
+		n, err := s.eventList(req)
+		if err != nil {
+			return err
+		}
+		return s.tellNoted(n)
 	}
 	shown := 0
 	err = m.Events(s.ctx, req, func(resp *borgrpc.EventsResponse) error {
@@ -54,20 +64,23 @@ func events(s *session) error {
 	if err == nil && shown == 0 {
 		s.progress("no events of that among the newest of all, which a master has in memory; older ones: --since 30d")
 	}
+	if err == nil && !req.Follow {
+		err = s.tellNoted(shown)
+	}
 	return err
 }
 
-// eventList prints all events as one list.
-func (s *session) eventList(req *borgrpc.EventsRequest) error {
+// eventList prints all events as one list, and counts them.
+func (s *session) eventList(req *borgrpc.EventsRequest) (n int, err error) {
 	var all []*borgpb.Event
-	err := s.client.Events(s.ctx, req, func(resp *borgrpc.EventsResponse) error {
+	err = s.client.Events(s.ctx, req, func(resp *borgrpc.EventsResponse) error {
 		all = append(all, resp.Events...)
 		return nil
 	})
 	if err != nil {
-		return err
+		return 0, err
 	}
-	return list(s.out, all)
+	return len(all), list(s.out, all)
 }
 
 // printEvent prints an event on a line of its own: they come one by one, so

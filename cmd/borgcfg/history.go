@@ -164,12 +164,15 @@ func history(s *session) error {
 	case err != nil:
 		return err
 	case s.out.machine():
-		return s.out.one(all)
+		if err := s.out.one(all); err != nil {
+			return err
+		}
+		return s.tellNoted(shown)
 	case shown == 0:
 		s.progress("nothing of that is kept")
 	}
 	s.tellCut(!s.flag.IsSet("last") && req.Last == eventsShown, shown, eventsShown)
-	return nil
+	return s.tellNoted(shown)
 }
 
 // tellMissing says what no master that answered knows.

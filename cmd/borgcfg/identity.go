@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -170,15 +171,18 @@ func canI(s *session) error {
 	why, err := m.CanI(s.ctx, verb, object)
 	var invalid *client.InvalidError
 	if errors.As(err, &invalid) {
-		return cli.Errorf(cli.Usage, "can-i: %w", err)
+		e := cli.Errorf(cli.Usage, "can-i: %w", err)
+		if near := nearVerb(verb); near != "" {
+			return e.Hint("did you mean: borgcfg can-i %s?", near)
+		}
+		return e
 	}
 	if err != nil {
 		return err
 	}
-	if why != "" {
-		return cli.Errorf(cli.NotAllowed, "no: %s", why)
+	if err := s.answer(verb, object, why); err != nil {
+		return err
 	}
-	s.say("yes")
 	if verb == "up" || verb == "update" {
 		s.progress("quota and capabilities depend on what a file asks for: borgcfg can-i %s FILE", verb)
 	}
@@ -224,12 +228,47 @@ func (s *session) canApply(file string) error {
 	err = s.validate(steps, nil)
 	var refused *client.RefusedError
 	if errors.As(err, &refused) {
-		return cli.Errorf(cli.NotAllowed, "no: %w", err)
+		return s.answer("up", file, err.Error())
 	}
 	if err == nil {
-		s.say("yes")
+		return s.answer("up", file, "")
 	}
 	return err
+}
+
+// answer says yes, or no with exit code 8 and why.
+func (s *session) answer(verb, object, why string) error {
+	if s.out.machine() {
+		err := s.out.value(struct {
+			Verb   string `json:"verb"`
+			Object string `json:"object"`
+			Can    bool   `json:"can"`
+			Why    string `json:"why"`
+		}{verb, object, why == "", why})
+		if err != nil {
+			return err
+		}
+	} else if why == "" {
+		s.say("yes")
+	}
+	if why != "" {
+		return cli.Errorf(cli.NotAllowed, "no: %s", why)
+	}
+	return nil
+}
+
+// verbsOfAudit are the verbs of can-i for what the audit calls otherwise.
+var verbsOfAudit = map[string]string{
+	"submit": "up", "create": "up", "submit-job": "up", "submit-alloc-set": "up", "update-job": "update", "update-alloc-set": "update",
+	"kill": "down", "kill-job": "down", "delete": "down", "kill-alloc-set": "down", "set-labels": "label", "read": "status",
+}
+
+// nearVerb is the verb of can-i that was probably meant; empty: none.
+func nearVerb(verb string) string {
+	if known := verbsOfAudit[verb]; known != "" && slices.Contains(verbs.All(), known) {
+		return known
+	}
+	return cli.Nearest(verb, verbs.All())
 }
 
 // change makes a mutation of a user and tells of it.

@@ -24,7 +24,8 @@ func masterCommands(con *console) *ucli.Command {
 		command(con, "transfer", "have another master elected, now; without a number the one that has most of the log", "[NUMBER]", 0, 1, masterTransfer),
 		command(con, "replace", "have a master that has joined at an address take the place of another one", "NUMBER ADDRESS", 2, 2, masterReplace, dryRun),
 		command(con, "grow", "wait until masters that have joined at these addresses vote", "ADDRESS...", 1, -1, masterGrow, dryRun),
-		command(con, "shrink", "take masters out, for good", "NUMBER...", 1, -1, masterShrink, dryRun))
+		command(con, "shrink", "take masters out, for good", "NUMBER...", 1, -1, masterShrink, dryRun,
+			&ucli.BoolFlag{DisableDefaultText: true, Name: "force", Usage: "even if an even number of masters is left"}))
 }
 
 // heardWithin is how long ago the elected master heard a replica that is heard.
@@ -215,7 +216,9 @@ func (s *session) reach(goal roster.Goal) error {
 		r := rosterOf(resp)
 		var step roster.Step
 		if !begun {
-			err = goal.Check(r)
+			if err = goal.Check(r); err == nil {
+				err = s.notWasted(goal, r)
+			}
 		}
 		if err == nil {
 			step, err = goal.Next(r)
@@ -243,6 +246,17 @@ func (s *session) reach(goal roster.Goal) error {
 			return err
 		}
 	}
+}
+
+// notWasted refuses, without --force, to leave an even number of masters. The masters themselves cannot:
+// they are asked to take out one after the other.
+func (s *session) notWasted(goal roster.Goal, r roster.Roster) error {
+	left, wastes := goal.Wastes(r)
+	if !wastes || s.flag.Bool("force") {
+		return nil
+	}
+	return cli.Errorf(cli.Refused, "%d masters would be left, which stand the loss of no more than %d", left, left-1).
+		Hint("name one more to take out, or if that is meant: --force")
 }
 
 // believe lets a change that is refused be tried again for a moment. It returns

@@ -116,6 +116,15 @@ func messageJSON(m proto.Message) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
+// value prints what is no message of the cell.
+func (o output) value(v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("print as JSON: %w", err)
+	}
+	return o.raw(b)
+}
+
 // raw prints JSON, or YAML of the same.
 func (o output) raw(b []byte) error {
 	if o.format == "yaml" {

@@ -39,13 +39,13 @@ func quotaCommands(con *console) *ucli.Command {
 		command(con, "policy", "say whether quotas are enforced, and how far bands may be sold", "", 0, 0, quotaPolicy, reasonFlag(),
 			&ucli.StringFlag{Name: "enforce", Usage: "`on`: refuse what passes the quota of its user; off: admit everything"},
 			&ucli.StringSliceFlag{Name: "oversell", Usage: "`BAND=PERMILLE` of the cell that may be granted; 0: as at first; may be repeated"}),
-		command(con, "bounds", "bound what a task of a user may ask for; what is not named stays as it was, without a flag they are shown", "[USER]", 0, 1, quotaBounds, reasonFlag(),
+		command(con, "bounds", "bound what a task of a user may ask for; what is not named stays as it was, without a flag they are shown", "[USER]", 0, 1, quotaBounds, reasonFlag(), outputFlag(),
 			&ucli.StringSliceFlag{Name: "min", Usage: "`WHAT=AMOUNT` at least, such as cpu=0.1 or mem=64MiB; may be repeated"},
 			&ucli.StringSliceFlag{Name: "default", Usage: "`WHAT=AMOUNT` for who asks for none"},
 			&ucli.StringSliceFlag{Name: "max", Usage: "`WHAT=AMOUNT` at most; 0 of anything: no such bound"},
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "delete", Usage: "no bounds any more"}),
 		command(con, "state", "set how much of the cell's state a user may hold, or with --default each user; 0: the default; without an amount it is shown",
-			"[USER] WHAT=AMOUNT...", 1, 1+len(borgcell.Measures), quotaState, reasonFlag(),
+			"[USER] WHAT=AMOUNT...", 1, 1+len(borgcell.Measures), quotaState, reasonFlag(), outputFlag(),
 			&ucli.BoolFlag{Name: "default", Usage: "for all users who have no budget of their own"}),
 	)
 }

@@ -39,6 +39,8 @@ type session struct {
 	owner  string
 	// An update that ends rolled back is what was asked for.
 	wantsBack bool
+	// What was asked about and the cell does not have; nil: it has all.
+	missed *cli.Error
 	// Renews the certificate; ended by end.
 	renewing sync.WaitGroup
 }

@@ -70,7 +70,7 @@ func (s *session) taskTable(tasks []*borgpb.Task, attempts bool) error {
 		st := task.GetStatus()
 		row := []any{s.short(task.GetMeta().GetUser(), task.GetMeta().GetName()) + "/" + strconv.Itoa(int(task.GetIndex())),
 			stateCell(st.GetState()), attemptCell(st.GetAttemptState()), number(st.GetAttempt()), st.GetRestarts(), st.GetMachine(),
-			portsText(task), number(uint64(max(st.GetPid(), 0))), ago(s.now(), st.GetChangedWallNs()), endText(st.GetLastExit(), st.GetReason()), taskReason(st)}
+			portsText(task), number(uint64(max(st.GetPid(), 0))), ago(s.now(), st.GetChangedWallNs()), endText(st.GetLastExit(), taskReason(st)), taskReason(st)}
 		if s.out.wide() {
 			row = append(row, st.GetAlloc(), st.GetFailures(), task.GetMeta().GetVersion())
 			row = append(row, shareTexts(task)...)
@@ -124,7 +124,14 @@ func taskReason(st *borgpb.TaskStatus) string {
 			return attemptReason(a)
 		}
 	}
-	return st.GetReason()
+	if st.GetReason() != "" || st.GetState() != borgpb.State_STATE_DEAD {
+		return st.GetReason()
+	}
+	if st.GetAttemptState() == borgpb.AttemptState_ATTEMPT_STATE_STOPPED {
+		return "taken down"
+	}
+	// One that ends so and finished has no reason of its own.
+	return st.GetLastExit().GetReason()
 }
 
 // endText is exitText without what the reason beside it tells at length.

@@ -12,25 +12,47 @@ import (
 	"borg/proto/borgrpc"
 )
 
-// tellUnknown warns of a job or machine that the cell does not have, where that is no
-// error: what happened to it may be told for weeks.
+// tellUnknown notes a job or machine that the cell does not have. That is an error only if nothing is told
+// of it: what happened to it may be told for weeks.
 func (s *session) tellUnknown(job, machine string) error {
 	if job != "" {
 		n, err := s.job(job)
 		if err != nil {
 			return err
 		}
-		if err := s.tellMissed(s.missesJob(n)); err != nil {
+		if err := s.noteMissed(s.missesJob(n)); err != nil {
 			return err
 		}
 	}
 	if machine == "" {
 		return nil
 	}
-	return s.tellMissed(s.missesMachine(machine))
+	return s.noteMissed(s.missesMachine(machine))
 }
 
-// tellUnknownTask warns of a task that the cell does not have, or not any more.
+// noteMissed keeps what is not there until it is known whether there is something to tell of it
+// all the same, and passes other errors on.
+func (s *session) noteMissed(err error) error {
+	var missing *cli.Error
+	if errors.As(err, &missing) && missing.Code == cli.NotFound {
+		s.missed = missing
+		return nil
+	}
+	return s.tellMissed(err)
+}
+
+// tellNoted returns what is not there as an error if nothing was shown of it, and otherwise warns of it.
+func (s *session) tellNoted(shown int) error {
+	switch {
+	case s.missed == nil:
+		return nil
+	case shown == 0:
+		return s.missed
+	}
+	return s.tellMissed(s.missed)
+}
+
+// tellUnknownTask notes a task that the cell does not have, or not any more.
 func (s *session) tellUnknownTask(name string) error {
 	if name == "" {
 		return nil
@@ -41,7 +63,7 @@ func (s *session) tellUnknownTask(name string) error {
 	}
 	v, err := s.find(n)
 	if err != nil || v.set != nil {
-		return s.tellMissed(err)
+		return s.noteMissed(err)
 	}
 	if _, err = s.lookAt(s.client, &borgrpc.LogsRequest{User: n.user, Name: n.name, Index: index}); err != nil {
 		var missing *client.NotFoundError
@@ -49,7 +71,7 @@ func (s *session) tellUnknownTask(name string) error {
 			err = s.noSuchTask(n, missing)
 		}
 	}
-	return s.tellMissed(err)
+	return s.noteMissed(err)
 }
 
 // tellUnwatched warns of one that a watch names and that is not there, or not yet.
@@ -103,12 +125,12 @@ func (s *session) tellUnknownUser(user string) error {
 	if err != nil || h.known {
 		return nil
 	}
+	e := cli.Errorf(cli.NotFound, "the cell has nothing of user %s", user)
 	if h.near != "" {
-		s.progress("the cell has nothing of user %s; did you mean %s?", user, h.near)
-		return nil
+		e = e.Hint("did you mean %s?", h.near)
 	}
-	s.progress("the cell has nothing of user %s", user)
-	return nil
+	// The cell does not keep who has logged in, so the name may be right.
+	return s.tellMissed(e)
 }
 
 // strangers are the users other than the caller whom an up would give their first job or
@@ -142,7 +164,9 @@ func (s *session) missingHint(object, message string) string {
 	switch {
 	case says("such machine") && s.client != nil:
 		return nextOf(s.noSuchMachine(object), otherwise)
-	case (says("such job") || says("such alloc set")) && s.client != nil:
+	case says("such alloc set") && s.client != nil:
+		return s.nearSet(object)
+	case says("such job") && s.client != nil:
 		if user, name, ok := strings.Cut(object, "/"); ok {
 			return nextOf(s.noSuchJob(jobName{user, name}), otherwise)
 		}
@@ -164,6 +188,33 @@ func (s *session) missingHint(object, message string) string {
 		return "see what there is: borgcfg file ls"
 	}
 	return otherwise
+}
+
+// nearSet offers an alloc set with a name like the one that is not there.
+func (s *session) nearSet(name string) string {
+	var alive, dead []string
+	if sets, err := s.client.ListAllocs(s.ctx, &borgrpc.ListAllocsRequest{}); err == nil {
+		for _, a := range sets.AllocSets {
+			key := a.GetMeta().GetUser() + "/" + a.GetMeta().GetName()
+			if a.GetStatus().GetState() == borgpb.State_STATE_DEAD {
+				dead = append(dead, key)
+			} else {
+				alive = append(alive, key)
+			}
+		}
+	}
+	if near := nearOf(name, alive, dead); near != "" {
+		return "did you mean " + near + "?"
+	}
+	return "see what there is: borgcfg alloc list"
+}
+
+// nearOf is the name most like one that is not there; that of a dead thing only if no other is like it.
+func nearOf(name string, alive, dead []string) string {
+	if near := cli.Nearest(name, alive); near != "" {
+		return near
+	}
+	return cli.Nearest(name, dead)
 }
 
 // checkUser is an error unless an argument can be the name of a user.

@@ -95,10 +95,15 @@ func (s *session) planJob(m *client.Client, st *step) error {
 		st.merge(resp.Job.GetMeta(), resp.Job.GetSpec().GetTasks())
 	}
 	same := same(st.wanted(), resp.Job.GetMeta(), resp.Job.GetSpec()) && st.repeats()
-	finished := dead && resp.Job.Status.Finished == numTasks(resp.Job)
+	ended := ""
+	if dead && same && !s.flag.Bool("again") {
+		if ended, err = s.endedByItself(m, resp.Job); err != nil {
+			return err
+		}
+	}
 	switch {
-	case dead && same && finished && !s.flag.Bool("again"):
-		st.note = "unchanged and finished (to run it again: --again)"
+	case ended != "":
+		st.note = "unchanged and " + ended + " (to run it again: --again)"
 	case dead:
 		st.action = create
 	case same && underWay(resp.Update):
@@ -172,17 +177,21 @@ func (s *session) show(steps []*step) {
 }
 
 func (s *session) sayChanges(st *step) {
-	diff := cfg.DiffLabels(st.allocs.GetMeta(), st.Object)
-	switch {
-	case st.Kind == cfg.KindJob:
-		diff = cfg.DiffJob(st.job, st.wanted())
-	case st.given != nil:
-		diff = cfg.DiffAllocSet(st.allocs, st.wanted())
-	}
-	for _, c := range diff {
+	for _, c := range st.diff() {
 		s.say("    %s", c)
 	}
 	s.sayKept(st)
+}
+
+// diff is what a change changes.
+func (st *step) diff() []cfg.Change {
+	switch {
+	case st.Kind == cfg.KindJob:
+		return cfg.DiffJob(st.job, st.wanted())
+	case st.given != nil:
+		return cfg.DiffAllocSet(st.allocs, st.wanted())
+	}
+	return cfg.DiffLabels(st.allocs.GetMeta(), st.Object)
 }
 
 func (s *session) sayKept(st *step) {
@@ -218,8 +227,9 @@ func diffFiles(s *session) error {
 	if err != nil {
 		return err
 	}
-	s.show(steps)
-	s.showPruned(ends)
+	if err := s.showPlan(steps, ends); err != nil {
+		return err
+	}
 	if err := s.validate(steps, ends); err != nil {
 		return err
 	}
@@ -235,6 +245,9 @@ func diffFiles(s *session) error {
 }
 
 func upFiles(s *session) error {
+	if s.flag.IsSet("output") && !s.flag.Bool("dry-run") {
+		return cli.Errorf(cli.Usage, "-o is of the plan: it goes with --dry-run alone").Hint("what there is then: borgcfg status -o json")
+	}
 	objects, err := s.evaluateAll(s.args)
 	if err != nil {
 		return err
@@ -248,8 +261,9 @@ func upFiles(s *session) error {
 		return err
 	}
 	if s.flag.Bool("dry-run") {
-		s.show(steps)
-		s.showPruned(ends)
+		if err := s.showPlan(steps, ends); err != nil {
+			return err
+		}
 		s.progress("nothing was done (--dry-run)")
 		if err := s.validate(steps, ends); err != nil {
 			return err

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 
+	"borg/borgmaster/client"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -109,13 +110,7 @@ func deadVerdict(j *borgpb.Job, name string, tasks []*borgpb.Task) string {
 	if st.GetFinished() == n {
 		return fmt.Sprintf("Finished: %s of %s ended well.", every(n), name)
 	}
-	failed := uint32(0)
-	for _, t := range tasks {
-		switch t.GetStatus().GetAttemptState() {
-		case borgpb.AttemptState_ATTEMPT_STATE_FAILED, borgpb.AttemptState_ATTEMPT_STATE_LOST:
-			failed++
-		}
-	}
+	failed, _ := failedTasks(tasks)
 	var text string
 	switch {
 	case st.GetReason() != "":
@@ -135,6 +130,49 @@ func deadVerdict(j *borgpb.Job, name string, tasks []*borgpb.Task) string {
 		return fmt.Sprintf("Dead: %s; see: borgcfg tasks %s --attempts", text, name)
 	}
 	return fmt.Sprintf("Dead: %s.", text)
+}
+
+// endedByItself says how a dead job ended of which nobody took a task down: it finished, or as a batch job
+// failed. Empty: it was taken down, or is of a kind that is to run for ever.
+func (s *session) endedByItself(m *client.Client, j *borgpb.Job) (string, error) {
+	st, n := j.GetStatus(), numTasks(j)
+	switch {
+	case st.GetFinished() == n:
+		return "finished", nil
+	case j.GetSpec().GetKind() != borgpb.JobKind_JOB_KIND_BATCH:
+		return "", nil
+	case st.GetReason() != "":
+		return "dead: " + st.GetReason(), nil
+	}
+	resp, err := m.ListAllTasks(s.ctx, &borgrpc.ListTasksRequest{User: j.GetMeta().GetUser(), Name: j.GetMeta().GetName()}, 0)
+	if err != nil {
+		return "", err
+	}
+	if !endedAlone(j, resp.Tasks) {
+		return "", nil
+	}
+	failed, how := failedTasks(resp.Tasks)
+	return fmt.Sprintf("failed: %d of %s failed for good, the first with %s", failed, plural(n, "task"), how), nil
+}
+
+// endedAlone reports whether each task of a dead job finished or failed, so that nobody took one down.
+func endedAlone(j *borgpb.Job, tasks []*borgpb.Task) bool {
+	failed, _ := failedTasks(tasks)
+	return failed+j.GetStatus().GetFinished() >= numTasks(j)
+}
+
+// failedTasks counts the tasks that failed for good, and says how the first one ended.
+func failedTasks(tasks []*borgpb.Task) (n uint32, how string) {
+	for _, t := range tasks {
+		st := t.GetStatus()
+		switch st.GetAttemptState() {
+		case borgpb.AttemptState_ATTEMPT_STATE_FAILED, borgpb.AttemptState_ATTEMPT_STATE_LOST:
+			if n++; n == 1 {
+				how = cmp.Or(exitText(st.GetLastExit()), st.GetReason(), "no exit known")
+			}
+		}
+	}
+	return n, how
 }
 
 // every is "the task" or "all 3 tasks".

@@ -49,6 +49,10 @@ func (s *session) whyDead(n jobName) (bool, error) {
 		}
 		s.say("  %s: %s", text.String(), how)
 	}
-	s.progress("who ended it: borgcfg audit %s; what it wrote: borgcfg logs %s/0", name, name)
+	wrote := fmt.Sprintf("what it wrote: borgcfg logs %s/0", name)
+	if st := v.job.GetStatus(); st.GetReason() == "" && !endedAlone(v.job, resp.Tasks) {
+		wrote = fmt.Sprintf("who ended it: borgcfg audit %s; ", name) + wrote
+	}
+	s.progress("%s", wrote)
 	return true, nil
 }

@@ -317,7 +317,7 @@ func (s *server) closeDoors() {
 
 // listenPatience is how long a replica tries to get its address when something else has it. The
 // borglet of this machine ends a task that has; its supervisor starts it again after that.
-const listenPatience = time.Minute
+const listenPatience = 15 * time.Second
 
 // tellWait returns what logs that an address which something else has is waited for.
 func (s *server) tellWait(addr string) func(err error) {

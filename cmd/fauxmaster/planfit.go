@@ -194,6 +194,10 @@ func fitTable(w io.Writer, q plan.FitQuestion, a *plan.FitAnswer) error {
 	c := newColumns(w)
 	c.row("TASKS", "CPU OF EACH", "MEMORY OF EACH", "SIZE, OF THE ONE ASKED ABOUT")
 	for _, l := range a.Largest {
+		if l.CPUMilli == 0 && l.MemBytes == 0 || l.CPUMilli == 0 && l.Permille == 0 {
+			c.row(l.Copies, "-", "-", "no free room for so many")
+			continue
+		}
 		c.row(l.Copies, cpuWords(l.CPUMilli), bytesWords(l.MemBytes), fmt.Sprintf("%.1f %%", float64(l.Permille)/10))
 	}
 	return c.end()
@@ -228,7 +232,7 @@ func restedWords(r plan.Rested) string {
 	if r.Waited == 0 && r.Moved == 0 {
 		return ""
 	}
-	text := fmt.Sprintf("Before that, %s of the %s that wait in the cell would be placed", thousands(r.Placed), numberOf(r.Waited, "task"))
+	text := fmt.Sprintf("Before that, %s of the %s that wait in the cell and may be placed now would be placed", thousands(r.Placed), numberOf(r.Waited, "task"))
 	if r.Displaced > 0 {
 		text += fmt.Sprintf(", and %s that run would lose their places to them", numberOf(r.Displaced, "task"))
 	}

@@ -47,6 +47,11 @@ func simulate(ctx *ucli.Context) error {
 	if ctx.NArg() != 1 {
 		return cli.Errorf(cli.Usage, "want one checkpoint or archive").Hint("fauxmaster simulate DIRECTORY --until 8h30m")
 	}
+	for _, flag := range []string{"until", "every", "pace"} {
+		if d := ctx.Duration(flag); ctx.IsSet(flag) && d <= 0 {
+			return cli.Errorf(cli.Usage, "--%s %v: want a time above zero", flag, d)
+		}
+	}
 	search, err := schedulerConfig(ctx)
 	if err != nil {
 		return err
@@ -79,6 +84,9 @@ func simulate(ctx *ucli.Context) error {
 	}
 	if err := cfg.Validate(); err != nil {
 		return cli.Errorf(cli.Usage, "%w", err)
+	}
+	if w.LastNs == 0 && ctx.String("synthetic") == "" {
+		fmt.Fprintln(ctx.App.ErrWriter, "nothing arrives: a checkpoint holds one moment; make arrivals up with --synthetic default, or simulate an archive")
 	}
 	line := newProgressLine(ctx.App.ErrWriter)
 	cfg.Progress = simulationProgress(ctx.App.ErrWriter, line, cfg.UntilNs)

@@ -81,7 +81,7 @@ func TestSimulateMistakes(t *testing.T) {
 	}{
 		{"simulate DIR DIR", cli.Usage, "want one checkpoint or archive"},
 		{"simulate DIR.none", cli.NotFound, "DIR.none"},
-		{"simulate DIR --until -1s", cli.Usage, "want an end after the beginning"},
+		{"simulate DIR --until -1s", cli.Usage, "want a time above zero"},
 		{"simulate DIR --every 1500ms", cli.Usage, "a multiple of the pace"},
 		{"simulate DIR --synthetic hogs=1", cli.Usage, "jobs-per-hour (600)"},
 		{"simulate DIR --policy worst", cli.Usage, "policies: hybrid"},
@@ -98,5 +98,18 @@ func TestSimulateMistakes(t *testing.T) {
 	var out, errs bytes.Buffer
 	if code := run(ctx, []string{"fauxmaster", "simulate", dir}, &out, &errs); code != cli.Interrupted || !strings.Contains(out.String(), "0:00:00") || !strings.Contains(errs.String(), "interrupted at 0s of 3m30s") {
 		t.Errorf("interrupted: exit code %d, %s%s", code, out.String(), errs.String())
+	}
+}
+
+// TestSimulateTellsWhatCannotBeMeant: no time at all is refused, and a checkpoint in which nothing arrives says so.
+func TestSimulateTellsWhatCannotBeMeant(t *testing.T) {
+	path := imported(t)
+	for _, flag := range []string{"--until", "--every", "--pace"} {
+		if code, _, errs := ask(t, "simulate", path, flag, "0s"); code != cli.Usage || !strings.Contains(errs, flag+" 0s: want a time above zero") {
+			t.Errorf("%s 0s: exit code %d\n%s", flag, code, errs)
+		}
+	}
+	if _, _, errs := ask(t, "simulate", path, "--until", "1h"); !strings.Contains(errs, "nothing arrives: ") || !strings.Contains(errs, "--synthetic default") {
+		t.Errorf("without a workload:\n%s", errs)
 	}
 }
