@@ -12,6 +12,15 @@ func leftOf(j *Job, index uint32, attempt uint64) *borgpb.UnknownCopy {
 		Kind: borgpb.JobKind_JOB_KIND_SERVICE, Priority: 200, Resources: &borgpb.Resources{CpuMilli: 1_000}, GraceNs: second}
 }
 
+// notRemoved wants an op refused in the state of the cell, with these words.
+func (l *testLog) notRemoved(op *borgpb.Op, words string) {
+	l.t.Helper()
+	res, _ := l.apply(op)
+	if r := res[0].Refusal; r.GetKind() != borgpb.RefusalKind_REFUSAL_KIND_STATE || !strings.Contains(r.GetMessage(), words) {
+		l.t.Errorf("%v, want it refused with the words %q", res[0], words)
+	}
+}
+
 func hearLeft(machine string, left ...*borgpb.UnknownCopy) *borgpb.Op {
 	return &borgpb.Op{Op: &borgpb.Op_HearMachines{HearMachines: &borgpb.HearMachines{Machines: []*borgpb.HeardMachine{{Machine: machine, Left: left}}}}}
 }
@@ -33,7 +42,7 @@ func TestLeftoversAreStopped(t *testing.T) {
 	l.do(&borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: "u", Name: "over"}}})
 
 	remove := &borgpb.RemoveMachine{Name: "m0"}
-	l.short(&borgpb.Op{Op: &borgpb.Op_RemoveMachine{RemoveMachine: remove}}, "nobody has heard the end of 2 copies")
+	l.notRemoved(&borgpb.Op{Op: &borgpb.Op_RemoveMachine{RemoveMachine: remove}}, "nobody has heard the end of 2 copies")
 	remove.Force = true
 	if res := l.do(&borgpb.Op{Op: &borgpb.Op_RemoveMachine{RemoveMachine: remove}}); res.LeftRunning != 2 {
 		t.Errorf("%d copies may run on, want 2", res.LeftRunning)
@@ -61,7 +70,7 @@ func TestLeftoversAreStopped(t *testing.T) {
 	if m.NumCopies() != 3 || m.Held(true).CPUMilli != 3_000 {
 		t.Errorf("%d copies hold %d of cpu until they are gone, want 3 and 3000", m.NumCopies(), m.Held(true).CPUMilli)
 	}
-	l.short(&borgpb.Op{Op: &borgpb.Op_RemoveMachine{RemoveMachine: &borgpb.RemoveMachine{Name: "m0"}}}, "hold places")
+	l.notRemoved(&borgpb.Op{Op: &borgpb.Op_RemoveMachine{RemoveMachine: &borgpb.RemoveMachine{Name: "m0"}}}, "hold places")
 	for _, u := range []*borgpb.UnknownCopy{leftOf(web, 0, 1), leftOf(over, 0, 1), gone} {
 		l.do(&borgpb.Op{Op: &borgpb.Op_Reports{Reports: &borgpb.Reports{Machines: []*borgpb.MachineReport{{Machine: "m0", Tasks: []*borgpb.TaskReport{{
 			JobUid: u.JobUid, Index: u.Index, Attempt: u.Attempt, State: int32(borgpb.AttemptState_ATTEMPT_STATE_STOPPED)}}}}}}})
