@@ -83,7 +83,7 @@ func (l *look) judgePolls(v *pages.Verdict) {
 		if more := l.shard.Missed - len(names); more > 0 {
 			names = append(names, fmt.Sprintf("%d more", more))
 		}
-		v.Found(pages.Warn, "start the borglet there, or let its tasks go: borgcfg machine drain "+worst[0].Machine, "Machines that do not answer: %s.", strings.Join(names, ", "))
+		v.Found(pages.Warn, "start the borglet there: what was started elsewhere meanwhile it ends; what may run there: borgcfg machine list "+worst[0].Machine+"; if it never comes back: borgcfg machine remove "+worst[0].Machine+" --force", "Machines that do not answer: %s.", strings.Join(names, ", "))
 	}
 	if l.shard.Lag >= lateShard {
 		v.Found(pages.Warn, moreProcessor, "This replica polls its %d machines %s later than they are due.", l.shard.Share, pages.Span(l.shard.Lag).Text)

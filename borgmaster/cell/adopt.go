@@ -20,7 +20,7 @@ func (c *Cell) Later(id CopyID) bool {
 	return t != nil && t.state != stateDead && id.Attempt > t.attempt && id.Attempt <= max(j.attemptFloor, t.attempt)
 }
 
-// hearMachines takes in what machines of a restored cell run.
+// hearMachines takes in what machines run that the cell does not have there.
 func (c *Cell) hearMachines(o *borgpb.HearMachines, res *borgpb.Result) {
 	for i, h := range o.Machines {
 		m := c.machines[h.Machine]
@@ -28,7 +28,7 @@ func (c *Cell) hearMachines(o *borgpb.HearMachines, res *borgpb.Result) {
 		switch {
 		case m == nil:
 			r = notFound(clip(h.Machine, 64), "there is no such machine")
-		case c.restored.fromIndex == 0:
+		case c.restored.fromIndex == 0 && (len(h.Missing)+len(h.Found) > 0 || h.Unknown > 0 || len(h.Left) == 0):
 			r = badState(m.name, "the cell was not restored")
 		case m.down:
 			r = stale(m.name, "the machine is down")
@@ -61,16 +61,20 @@ func (c *Cell) hearMachine(m *Machine, h *borgpb.HeardMachine) {
 		}
 		do()
 	}
+	stopped := c.stopLeft(m, h.Left)
 	was := m.Closed()
 	if m.unheard || m.unknown != unknown {
 		m.unheard, m.unknown, m.changedWallNs = false, unknown, c.clock.wallNs
 		c.lookAtSavers()
 		c.dirty(m)
 	}
-	if was != m.Closed() {
+	if was != m.Closed() || stopped > 0 {
 		e := machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_HEARD)
-		if m.unknown > 0 {
+		switch {
+		case m.unknown > 0:
 			e.Reason = m.closedWords()
+		case stopped > 0:
+			e.Reason = fmt.Sprintf("%d copies run there whose places the cell had given up: they are stopped", stopped)
 		}
 		c.emit(e)
 	}
@@ -309,10 +313,7 @@ func (c *Cell) checkUnknown(m *Machine, u *borgpb.UnknownCopy, seen map[CopyID]b
 	uid, ok := parseUID(u.JobUid)
 	id := CopyID{uid, u.Index, u.Attempt}
 	key := JobKey{u.User, u.Job}
-	if r := checkKey(key); r != nil {
-		return r
-	}
-	if r := checkResources(u.Resources, "resources"); r != nil {
+	if r := c.checkCopyTold(u); r != nil {
 		return r
 	}
 	j := c.jobsByUID[uid]
@@ -323,15 +324,27 @@ func (c *Cell) checkUnknown(m *Machine, u *borgpb.UnknownCopy, seen map[CopyID]b
 		return invalid("copies", "%s is of job %s, not of %s", id, j.key, key)
 	case m.find(id) != nil || seen[id] || c.remembers(m, id):
 		return stale(m.name, "the cell has copy %s", id)
-	case u.Kind != borgpb.JobKind_JOB_KIND_SERVICE && u.Kind != borgpb.JobKind_JOB_KIND_BATCH && (u.Kind != borgpb.JobKind_JOB_KIND_DAEMON || c.format < FormatKinds) || u.Priority < 0 || u.Priority > maxPriority || u.GraceNs < 0 || u.GraceNs > maxGraceNs:
-		return invalid("copies", "kind, priority or grace of %s are odd", id)
+	}
+	seen[id] = true
+	return nil
+}
+
+// checkCopyTold checks what is said of a copy that the cell does not have.
+func (c *Cell) checkCopyTold(u *borgpb.UnknownCopy) *borgpb.Refusal {
+	if r := checkKey(JobKey{u.User, u.Job}); r != nil {
+		return r
+	}
+	if r := checkResources(u.Resources, "resources"); r != nil {
+		return r
+	}
+	if u.Kind != borgpb.JobKind_JOB_KIND_SERVICE && u.Kind != borgpb.JobKind_JOB_KIND_BATCH && (u.Kind != borgpb.JobKind_JOB_KIND_DAEMON || c.format < FormatKinds) || u.Priority < 0 || u.Priority > maxPriority || u.GraceNs < 0 || u.GraceNs > maxGraceNs {
+		return invalid("copies", "kind, priority or grace of a copy of %s/%s are odd", u.User, u.Job)
 	}
 	for _, n := range u.Ports {
 		if n == 0 || n > 65535 {
 			return invalid("copies", "%d is no port", n)
 		}
 	}
-	seen[id] = true
 	return nil
 }
 

@@ -51,7 +51,8 @@ import (
 // Format 12: where most tasks of a service crash, on several machines, none is tried on
 // another; budgets of the replicated state; ports that others hold on a machine are left
 // out there; why a process did not start or was killed; attempts of a task that fail in a
-// row are further and further apart.
+// row are further and further apart; what runs on a machine that was removed and is back is
+// stopped.
 const BuildFormat = 12
 
 // BuildFormat is the latest format that this copy of the cell can apply.
@@ -205,6 +206,8 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.AFTER_FAILURE_WAIT": FormatAfterFailure, "borg.AFTER_FAILURE_RUN": FormatAfterFailure, "borg.AFTER_FAILURE_DIE": FormatAfterFailure,
 
 	"borg.Exit.reason": FormatExitReasons,
+
+	"borg.HeardMachine.left": FormatLeftovers,
 
 	"borg.TaskReport.failures": FormatCrashingServices,
 

@@ -225,7 +225,12 @@ func (c *Cell) checkRemoveMachine(o *borgpb.RemoveMachine) (commit, *borgpb.Refu
 	}
 	n := len(m.copies)
 	switch {
-	case n == 0 || m.down || o.Force:
+	case o.Force:
+	case c.format >= FormatLeftovers && m.unknown > 0:
+		return nil, badState(m.name, "it runs %d tasks that the restored cell does not know (borgcfg restore unknown), and they would run on; adopt or stop them first, or force", m.unknown)
+	case n == 0 || m.down && c.format < FormatLeftovers:
+	case m.down:
+		return nil, badState(m.name, "it does not answer, and nobody has heard the end of %d copies of tasks there, which may run on; bring it back, or force", n)
 	case m.draining:
 		return nil, badState(m.name, "it drains, and %d copies of tasks hold places on it still; see what they wait for with borgcfg machine drains %s, or force", n, m.name)
 	default:
@@ -237,6 +242,9 @@ func (c *Cell) checkRemoveMachine(o *borgpb.RemoveMachine) (commit, *borgpb.Refu
 		}
 	}
 	return func(res *borgpb.Result) {
+		if c.format >= FormatLeftovers {
+			res.LeftRunning = uint32(n) + m.unknown
+		}
 		c.removeMachine(m)
 		res.Uid, res.Version = m.uid.String(), m.version
 	}, nil

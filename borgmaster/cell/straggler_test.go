@@ -205,7 +205,7 @@ func (x *troubled) play(kind borgpb.JobKind, policy *borgpb.UpdatePolicy, troubl
 		case round == at+2 && trouble != "silent":
 			x.op(&borgpb.Op{Op: &borgpb.Op_MachineDown{MachineDown: &borgpb.MachineDown{Name: m, Term: x.term}}})
 		case round == at+2+lasts && trouble == "leaves":
-			x.op(&borgpb.Op{Op: &borgpb.Op_RemoveMachine{RemoveMachine: &borgpb.RemoveMachine{Name: m}}})
+			x.op(&borgpb.Op{Op: &borgpb.Op_RemoveMachine{RemoveMachine: &borgpb.RemoveMachine{Name: m, Force: true}}})
 		case round == at+2+lasts && trouble != "down":
 			x.silent[m] = false
 		}

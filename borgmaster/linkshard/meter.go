@@ -47,6 +47,12 @@ func newMeter() *meter {
 // moved begins anew when other machines are polled.
 func (m *meter) moved() { m.beganNs, m.missed = map[string]int64{}, map[string]Missed{} }
 
+// removed forgets a machine that is no longer in the cell.
+func (m *meter) removed(machine string) {
+	delete(m.beganNs, machine)
+	delete(m.missed, machine)
+}
+
 func (m *meter) began(machine string, nowNs int64) {
 	if last, ok := m.beganNs[machine]; ok {
 		m.interval.Observe(float64(nowNs-last) / 1e9)
@@ -55,7 +61,8 @@ func (m *meter) began(machine string, nowNs int64) {
 }
 
 func (m *meter) ended(a Answered, nowNs int64) {
-	if began, ok := m.beganNs[a.Machine]; ok {
+	began, ok := m.beganNs[a.Machine]
+	if ok {
 		m.seconds.Observe(float64(nowNs-began) / 1e9)
 	}
 	if a.Reached {
@@ -64,6 +71,10 @@ func (m *meter) ended(a Answered, nowNs int64) {
 		return
 	}
 	m.polls.WithLabelValues("missed").Inc()
+	if !ok {
+		// It left the share, or the cell, while the poll was out.
+		return
+	}
 	m.missed[a.Machine] = Missed{Machine: a.Machine, Times: m.missed[a.Machine].Times + 1, Err: a.Err}
 }
 

@@ -143,7 +143,7 @@ func (o *outbox) takeHeard(req *borgrpc.ReportRequest) {
 	n, bytes := 0, 0
 	for _, machine := range slices.Sorted(maps.Keys(o.heard)) {
 		h := o.heard[machine]
-		if n += 1 + len(h.Missing) + len(h.Found); n > maxReportsPerMessage && req.Heard != nil || bytes >= maxReportBytes {
+		if n += 1 + len(h.Missing) + len(h.Found) + len(h.Left); n > maxReportsPerMessage && req.Heard != nil || bytes >= maxReportBytes {
 			break
 		}
 		if req.Heard == nil {

@@ -15,14 +15,12 @@ import (
 const maxDescribed = 512
 
 // describe names later copies of tasks of the cell, of which must be known what
-// they hold before they can be taken.
+// they hold before they can be taken, and copies that the cell has given up. What is
+// described was there after an order that did not name it.
 func describe(c *cell.Cell, m *cell.Machine, known *Known) (ids []*borgrpc.CopyID) {
-	if _, _, _, restored := c.Restored(); !restored {
-		return nil
-	}
 	for _, t := range known.Tasks {
 		id, ok := idOf(t)
-		if ok && m.Copy(id) == nil && adoptable(c, id, t) && known.described[id] == nil && len(ids) < maxDescribed {
+		if ok && m.Copy(id) == nil && (adoptable(c, id, t) || left(c, m, id, t)) && known.described[id] == nil && len(ids) < maxDescribed {
 			ids = append(ids, copyID(id))
 		}
 	}
@@ -37,6 +35,23 @@ func adoptable(c *cell.Cell, id cell.CopyID, t *borgpb.TaskReport) bool {
 		return false
 	}
 	return c.Later(id)
+}
+
+// left tells whether a copy that lives is one that the cell has given up.
+func left(c *cell.Cell, m *cell.Machine, id cell.CopyID, t *borgpb.TaskReport) bool {
+	return !terminal(t.State) && c.Leftover(m, id)
+}
+
+// maxLeft bounds the copies of one machine of which the cell hears at once that it has
+// given them up.
+const maxLeft = 64
+
+// leftCopy is what the cell hears of one of them.
+func leftCopy(t *borgpb.TaskReport, d *borgrpc.Desired) *borgpb.UnknownCopy {
+	return &borgpb.UnknownCopy{
+		JobUid: t.JobUid, Index: t.Index, Attempt: t.Attempt, User: d.User, Job: d.Job, Kind: d.Kind, Priority: d.Priority,
+		Resources: d.Spec.GetResources(), Ports: d.Ports, GraceNs: d.Spec.GetGraceNs(),
+	}
 }
 
 // Unknown is what a machine of a restored cell says that it has and the cell does not
@@ -58,9 +73,10 @@ func Found(machine string, t *borgpb.TaskReport, d *borgrpc.Desired) *borgpb.Fou
 	}
 }
 
-// hear finds what the cell should hear of a machine since it was restored.
+// hear finds what the cell should hear of a machine since it was restored, and what
+// runs there that it has given up.
 func (cmp *Comparison) hear(now int64, c *cell.Cell, m *cell.Machine, known *Known, seen map[cell.CopyID]bool) {
-	if _, _, _, restored := c.Restored(); !restored || cmp.Down {
+	if cmp.Down {
 		return
 	}
 	h := &borgpb.HeardMachine{Machine: m.Name()}
@@ -69,6 +85,14 @@ func (cmp *Comparison) hear(now int64, c *cell.Cell, m *cell.Machine, known *Kno
 		id, ok := idOf(t)
 		switch {
 		case !ok || m.Copy(id) != nil:
+		case left(c, m, id, t):
+			cmp.Busy = true
+			if d := known.described[id]; d != nil {
+				here[id] = true
+				if len(h.Left) < maxLeft {
+					h.Left = append(h.Left, leftCopy(t, d))
+				}
+			}
 		case adoptable(c, id, t):
 			d := known.described[id]
 			if d == nil {
@@ -95,7 +119,7 @@ func (cmp *Comparison) hear(now int64, c *cell.Cell, m *cell.Machine, known *Kno
 		}
 	}
 	// What was found and could not be taken counts as unknown.
-	if !m.Unheard() && h.Unknown+uint32(len(h.Found)) == m.Unknown() {
+	if !m.Unheard() && h.Unknown+uint32(len(h.Found)) == m.Unknown() && len(h.Left) == 0 {
 		known.hearAgainNs = 0
 		return
 	}

@@ -27,7 +27,7 @@ func (l *testLog) describing(now int64, known *Known, tasks ...*borgpb.TaskRepor
 		resp.Versions = append(resp.Versions, 1)
 	}
 	for _, id := range req.Describe {
-		resp.Described = append(resp.Described, &borgrpc.Desired{Copy: id, User: "alice", Job: "web", Version: 1, Ports: []uint32{20000 + id.Index}})
+		resp.Described = append(resp.Described, &borgrpc.Desired{Copy: id, User: "alice", Job: "web", Kind: borgpb.JobKind_JOB_KIND_SERVICE, Spec: &borgpb.TaskSpec{Resources: &borgpb.Resources{CpuMilli: 100}}, Version: 1, Ports: []uint32{20000 + id.Index}})
 	}
 	known.Take(resp)
 	return req, Compare(now, l.cell, l.machine(), req, resp, known)

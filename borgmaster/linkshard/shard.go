@@ -343,8 +343,7 @@ func (l *loop) takeNotes() {
 	}
 	for _, name := range notes.Changed {
 		if l.station.core.machines[name] == nil {
-			delete(l.meter.beganNs, name)
-			delete(l.meter.missed, name)
+			l.meter.removed(name)
 		}
 	}
 	l.nextsStale = l.nextsStale || len(notes.Changed) > 0

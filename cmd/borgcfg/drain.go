@@ -226,6 +226,11 @@ func machineDrains(s *session) error {
 	if err := t.write(s.out, ""); err != nil {
 		return err
 	}
+	for _, m := range drains {
+		if st := m.GetStatus(); st.GetState() == borgpb.MachineState_MACHINE_STATE_DOWN {
+			s.say("%s does not answer: its tasks have left it, and %s may run there until it answers", m.GetMeta().GetName(), copies(st.GetTasks()))
+		}
+	}
 	return s.blockerTable(drains)
 }
 

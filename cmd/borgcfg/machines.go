@@ -83,6 +83,9 @@ func (s *session) machineTable(machines []*borgpb.Machine) error {
 		if held := m.GetStatus().GetHeldPorts(); len(held) > 0 {
 			fmt.Fprintf(s.stdout, "%s: other programs hold %s; tasks get none of them\n", m.GetMeta().GetName(), heldPortsText(held))
 		}
+		if n := len(m.GetStatus().GetUnknownTasks()); n > 0 {
+			fmt.Fprintf(s.stdout, "%s: %s run there that the cell does not have: what it gave up it ends by itself, of the rest you decide: borgcfg restore unknown\n", m.GetMeta().GetName(), plural(n, "task"))
+		}
 	}
 	return nil
 }
@@ -196,7 +199,7 @@ func (s *session) mutateMachineNamed(name string, op *borgpb.Op, done string) er
 	if err != nil {
 		return err
 	}
-	_, err = m.Mutate(s.ctx, s.op(op))
+	result, err := m.Mutate(s.ctx, s.op(op))
 	var refused *client.RefusedError
 	if errors.As(err, &refused) && refused.Refusal.Kind == borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND {
 		return s.noSuchMachine(name)
@@ -205,6 +208,10 @@ func (s *session) mutateMachineNamed(name string, op *borgpb.Op, done string) er
 		return err
 	}
 	s.say("machine %s: %s", name, done)
+	if n := result.GetLeftRunning(); n > 0 {
+		s.progress("nobody has heard the end of what ran there: %s may run on there, beside others that are started elsewhere; "+
+			"the cell ends them if the machine is added again, or else stop the borglet and its tasks there by hand", plural(n, "task"))
+	}
 	return nil
 }
 
@@ -232,7 +239,7 @@ func machineRemove(s *session) error {
 		return err
 	}
 	return cli.Errorf(cli.Refused, "%w", err).Hint("what is on it: borgcfg tasks --machine %s; borgcfg volume list --machine %s\n"+
-		"have its tasks run elsewhere first: borgcfg machine drain %s --wait\n"+
+		"have its tasks run elsewhere first: borgcfg machine drain %s --wait; of a machine that does not answer, start the borglet there: what it has still is ended\n"+
 		"or remove it with what is on it: borgcfg machine remove %s --force --give-up-volumes", name, name, name, name)
 }
 

@@ -1864,12 +1864,12 @@ func (x *AddMachine) GetSpec() *MachineSpec {
 }
 
 // RemoveMachine takes a machine out of the cell. Tasks on it are evicted; one
-// that still holds copies is refused unless it is down or force is set.
+// that still holds copies is refused unless force is set.
 type RemoveMachine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the machine.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Although it is up and holds copies of tasks.
+	// Although it holds copies of tasks, or runs what a restored cell does not know.
 	Force bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
 	// Although there are volumes on it: what is in them is given up with it. Without it a
 	// machine with volumes is not removed. Since format 10.
@@ -4993,7 +4993,10 @@ type Result struct {
 	// Of the update, when one was started; empty: none.
 	UpdateUid string `protobuf:"bytes,6,opt,name=update_uid,json=updateUid,proto3" json:"update_uid,omitempty"`
 	// Answered from memory: a retry of a request that was done before.
-	Repeated      bool `protobuf:"varint,7,opt,name=repeated,proto3" json:"repeated,omitempty"`
+	Repeated bool `protobuf:"varint,7,opt,name=repeated,proto3" json:"repeated,omitempty"`
+	// Of a machine that was removed: copies there that nobody has heard the end of, and
+	// that may run on. Not in an answer from memory.
+	LeftRunning   uint32 `protobuf:"varint,951,opt,name=left_running,json=leftRunning,proto3" json:"left_running,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5075,6 +5078,13 @@ func (x *Result) GetRepeated() bool {
 		return x.Repeated
 	}
 	return false
+}
+
+func (x *Result) GetLeftRunning() uint32 {
+	if x != nil {
+		return x.LeftRunning
+	}
+	return 0
 }
 
 // Event is one thing that happened, as told to people.
@@ -5259,8 +5269,8 @@ func (x *Event) GetVersion() uint64 {
 	return 0
 }
 
-// HearMachines is what machines of a restored cell run, as far as it is not what
-// the cell has there. Since format 5.
+// HearMachines is what machines run, as far as it is not what the cell has there.
+// Since format 5.
 type HearMachines struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Each is done on its own; items of the result are in their order. Since
@@ -5322,7 +5332,10 @@ type HeardMachine struct {
 	// Live copies there of which the cell knows nothing; those found that cannot be
 	// taken are counted too. While there are any, no task is placed on the
 	// machine. Since format 5.
-	Unknown       uint32 `protobuf:"varint,4,opt,name=unknown,proto3" json:"unknown,omitempty"`
+	Unknown uint32 `protobuf:"varint,4,opt,name=unknown,proto3" json:"unknown,omitempty"`
+	// Live copies there that this log began and whose places it has given up: they are
+	// stopped. At most 64. Since format 12.
+	Left          []*UnknownCopy `protobuf:"bytes,950,rep,name=left,proto3" json:"left,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5383,6 +5396,13 @@ func (x *HeardMachine) GetUnknown() uint32 {
 		return x.Unknown
 	}
 	return 0
+}
+
+func (x *HeardMachine) GetLeft() []*UnknownCopy {
+	if x != nil {
+		return x.Left
+	}
+	return nil
 }
 
 // FoundCopy is a copy as its borglet has it. Since format 5.
@@ -6603,7 +6623,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x04kind\x18\x01 \x01(\x0e2\x11.borg.RefusalKindR\x04kind\x12\x16\n" +
 	"\x06object\x18\x02 \x01(\tR\x06object\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x14\n" +
-	"\x05field\x18\x04 \x01(\tR\x05field\"\xd3\x01\n" +
+	"\x05field\x18\x04 \x01(\tR\x05field\"\xf7\x01\n" +
 	"\x06Result\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12'\n" +
 	"\arefusal\x18\x02 \x01(\v2\r.borg.RefusalR\arefusal\x12\x10\n" +
@@ -6612,7 +6632,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x05items\x18\x05 \x03(\v2\r.borg.RefusalR\x05items\x12\x1d\n" +
 	"\n" +
 	"update_uid\x18\x06 \x01(\tR\tupdateUid\x12\x1a\n" +
-	"\brepeated\x18\a \x01(\bR\brepeated\"\xc6\x03\n" +
+	"\brepeated\x18\a \x01(\bR\brepeated\x12\"\n" +
+	"\fleft_running\x18\xb7\a \x01(\rR\vleftRunning\"\xc6\x03\n" +
 	"\x05Event\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\f\n" +
 	"\x01n\x18\x02 \x01(\rR\x01n\x12\x17\n" +
@@ -6634,12 +6655,13 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x04user\x18\x0f \x01(\tR\x04user\x12\x19\n" +
 	"\aversion\x18\xc8\x01 \x01(\x04R\aversion\">\n" +
 	"\fHearMachines\x12.\n" +
-	"\bmachines\x18\x01 \x03(\v2\x12.borg.HeardMachineR\bmachines\"\x91\x01\n" +
+	"\bmachines\x18\x01 \x03(\v2\x12.borg.HeardMachineR\bmachines\"\xb9\x01\n" +
 	"\fHeardMachine\x12\x18\n" +
 	"\amachine\x18\x01 \x01(\tR\amachine\x12&\n" +
 	"\amissing\x18\x02 \x03(\v2\f.borg.VictimR\amissing\x12%\n" +
 	"\x05found\x18\x03 \x03(\v2\x0f.borg.FoundCopyR\x05found\x12\x18\n" +
-	"\aunknown\x18\x04 \x01(\rR\aunknown\"\xc2\x01\n" +
+	"\aunknown\x18\x04 \x01(\rR\aunknown\x12&\n" +
+	"\x04left\x18\xb6\a \x03(\v2\x11.borg.UnknownCopyR\x04left\"\xc2\x01\n" +
 	"\tFoundCopy\x12(\n" +
 	"\x06report\x18\x01 \x01(\v2\x10.borg.TaskReportR\x06report\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x14\n" +
@@ -7031,17 +7053,18 @@ var file_borgpb_op_proto_depIdxs = []int32{
 	53,  // 93: borg.HearMachines.machines:type_name -> borg.HeardMachine
 	26,  // 94: borg.HeardMachine.missing:type_name -> borg.Victim
 	54,  // 95: borg.HeardMachine.found:type_name -> borg.FoundCopy
-	91,  // 96: borg.FoundCopy.report:type_name -> borg.TaskReport
-	90,  // 97: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
-	54,  // 98: borg.AdoptJob.copies:type_name -> borg.FoundCopy
-	59,  // 99: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
-	95,  // 100: borg.UnknownCopy.kind:type_name -> borg.JobKind
-	88,  // 101: borg.UnknownCopy.resources:type_name -> borg.Resources
-	102, // [102:102] is the sub-list for method output_type
-	102, // [102:102] is the sub-list for method input_type
-	102, // [102:102] is the sub-list for extension type_name
-	102, // [102:102] is the sub-list for extension extendee
-	0,   // [0:102] is the sub-list for field type_name
+	59,  // 96: borg.HeardMachine.left:type_name -> borg.UnknownCopy
+	91,  // 97: borg.FoundCopy.report:type_name -> borg.TaskReport
+	90,  // 98: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
+	54,  // 99: borg.AdoptJob.copies:type_name -> borg.FoundCopy
+	59,  // 100: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
+	95,  // 101: borg.UnknownCopy.kind:type_name -> borg.JobKind
+	88,  // 102: borg.UnknownCopy.resources:type_name -> borg.Resources
+	103, // [103:103] is the sub-list for method output_type
+	103, // [103:103] is the sub-list for method input_type
+	103, // [103:103] is the sub-list for extension type_name
+	103, // [103:103] is the sub-list for extension extendee
+	0,   // [0:103] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_op_proto_init() }
