@@ -5,8 +5,10 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -50,6 +52,22 @@ func TestNotice(t *testing.T) {
 		m.stops[0].Cause, m.stops[0].Reason = borgpb.StopCause_STOP_CAUSE_PREEMPTION, "room for bob/batch/3"
 		m.untilState(id, stopped)
 		read("preemption", "room for bob/batch/3")
+	})
+}
+
+// TestIgnoredHangUp: a borglet that was started with SIGHUP ignored, as by nohup, starts tasks that
+// can trap it.
+func TestIgnoredHangUp(t *testing.T) {
+	alongside(t)
+	eachRuntime(t, func(t *testing.T, m *machine) {
+		m.kill()
+		signal.Ignore(syscall.SIGHUP)
+		defer signal.Reset(syscall.SIGHUP)
+		m.start()
+		id := m.batch("/bin/sh", "-c", "trap 'exit 7' HUP; kill -HUP $$; sleep 1; exit 0")
+		if r := m.untilState(id, failed); r.GetExit().GetCode() != 7 {
+			t.Errorf("the task: %v, want that its trap was taken", r)
+		}
 	})
 }
 

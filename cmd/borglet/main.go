@@ -23,6 +23,11 @@ func main() {
 	if len(os.Args) == 3 && os.Args[1] == container.ExecArgument {
 		os.Exit(container.Exec(os.Args[2]))
 	}
+	if signal.Ignored(unix.SIGHUP) {
+		// As by nohup. It stays without effect here, and tasks do not inherit that: a shell that does
+		// cannot trap the signal.
+		signal.Notify(make(chan os.Signal, 1), unix.SIGHUP)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	code := cli.Run(ctx, app(), os.Args, os.Stdout, os.Stderr)
 	stop()
