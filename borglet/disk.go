@@ -13,13 +13,16 @@ const (
 	// hurries.
 	diskEvery = 30 * time.Second
 	// diskPart: adding up takes at most so small a part of the time, however many
-	// files there are.
+	// files there are, unless the disk fills.
 	diskPart = 50
 	// diskHaste is how much less room there must be than when directories were last
 	// added up, for that to be done before its time: somebody fills the disk.
 	diskHaste = 64 << 20
 	// diskLeast is the shortest time between two measurements.
 	diskLeast = 2 * time.Second
+	// diskPatience is how long directories are not added up at most, unless that takes longer,
+	// while there is diskHaste less room.
+	diskPatience = 30 * time.Second
 	// spareDiskBytes is to a disk what spareBytes is to memory.
 	spareDiskBytes = 1 << 30
 

@@ -27,8 +27,12 @@ type diskMeter struct {
 	freeBytes int64
 }
 
-// hurry reports whether the disk fills so fast that the next measurement is due early.
-func (d *diskMeter) hurry(now time.Time, freeBytes int64, least time.Duration) bool {
+// hurry reports whether the disk fills so fast that the next measurement is due early. While a
+// measurement takes long that is at most half of the time: somebody's many files must not
+// keep all limits from being looked at.
+func (d *diskMeter) hurry(now time.Time, freeBytes int64) bool {
+	rest := d.due.Sub(d.ended)
+	least := max(diskLeast, min(rest-diskEvery, max(diskPatience, rest/diskPart)))
 	return now.Sub(d.ended) >= least && d.freeBytes-freeBytes >= diskHaste
 }
 
@@ -51,10 +55,9 @@ func (a *Agent) freeDisk() (bytes int64, ok bool) {
 func (a *Agent) measureDisk(ctx context.Context, d *diskMeter, ids []ID) (ofCopies map[ID]int64, ofAllocs map[string]int64) {
 	began := time.Now()
 	free, known := a.freeDisk()
-	least := max(diskLeast, d.due.Sub(d.ended)-diskEvery)
 	// Space that was freed since the last measurement may be filled again.
 	d.freeBytes = max(d.freeBytes, free)
-	if a.cfg.TreeBytes == nil || began.Before(d.due) && (!known || !d.hurry(began, free, least)) {
+	if a.cfg.TreeBytes == nil || began.Before(d.due) && (!known || !d.hurry(began, free)) {
 		return nil, nil
 	}
 	m := a.newMeasurement(ids)
