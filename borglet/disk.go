@@ -75,9 +75,9 @@ func (c *Core) hoarded(ev Hoarded) {
 	t.Clear = false
 }
 
-// fill ends who keeps more than his limit, then all in an alloc that does, and when
-// the disk is full who must give way by the rules of memory. What they wrote goes
-// with them: their end alone would give nothing back.
+// fill ends copies that keep more than their limit, then all in an alloc that does. When the
+// disk is full it ends others, chosen as when memory is short (pressure.go). What they wrote
+// goes with them: their end alone would give nothing back.
 func (c *Core) fill(ev Filled) {
 	inAlloc := map[string]int64{}
 	for _, id := range c.ids {

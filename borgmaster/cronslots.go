@@ -32,7 +32,7 @@ type knownCron struct {
 }
 
 // Due are ops that decide the slots of a cell whose time has come, the latest of each
-// job. Of a clock that the cell does not believe, it is the cell's that counts. Each is
+// job. If the cell does not trust the wall clock, its own time is used. Each is
 // to be proposed once; if that fails, or its fate is not known, the next look at the cell
 // says what is left to be decided.
 func (s *CronSlots) Due(c *cell.Cell, wallNs int64) (ops []*borgpb.Op) {

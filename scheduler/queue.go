@@ -269,7 +269,7 @@ func (q *queue) enter(l *line) {
 }
 
 // take returns the line whose turn it is. The caller takes from the line: one
-// index, or all of them. What finds no place costs nobody a turn, so it does
+// index, or all of them. A task that finds no place does not use up its user's turn, so it does
 // not matter whether it was searched for or known to be in vain.
 func (q *queue) take() *line {
 	for {

@@ -263,8 +263,8 @@ func (c *Cell) rollCanaries(u *Update, spec *Spec, memo *changeMemo) {
 	c.tellUpdate(u, words)
 }
 
-// canary is the task of that index if it is one; who was cut off by a resize and
-// came back is none.
+// canary is the task of that index if it is a canary. A task that one resize removed and
+// another added back is none.
 func (j *Job) canary(index uint32) *Task {
 	if int(index) >= len(j.rows) || j.rows[index].flags&taskCanary == 0 {
 		return nil

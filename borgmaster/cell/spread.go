@@ -3,7 +3,7 @@ package cell
 import "borg/mutant"
 
 // shares counts the tasks of a job by the failure domains over which its update
-// spreads, and those that are down for it. A task that has no place counts where it
+// spreads, and those that the update has taken down. A task that has no place counts where it
 // was last. It is made when an update looks for whom to deal with next: to keep it up
 // with every copy that comes and goes would cost all jobs for what few ask for.
 type shares struct {

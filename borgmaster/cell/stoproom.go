@@ -7,10 +7,10 @@ import (
 	"borg/proto/borgpb"
 )
 
-// An update or rollback that ends a copy whose task goes on elsewhere adds to what stops, and
-// the charge of the task stays. It does so only while all that stops of the user holds at most
-// the quota, or what runs if that is more, and while no more copies stop than the budget of
-// tasks allows. Otherwise it waits until copies have ended. One copy alone may always stop, so
+// When an update or rollback restarts a task, the old copy holds resources until it has stopped,
+// and the task is charged as before: both count. An update restarts the next task only while all
+// that stops of the user holds at most the quota, or what runs if that is more, and while no
+// more copies stop than the budget of tasks allows. Otherwise it waits until copies have ended. One copy alone may always stop, so
 // that an update of a job that fills its quota goes on, one by one at worst.
 
 // stopsHaveRoom reports whether so many copies with a charge may stop while their tasks go on.

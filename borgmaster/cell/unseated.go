@@ -6,9 +6,10 @@ import (
 )
 
 // A machine that comes raises what a daemon job is charged, and its user is not asked. So a
-// task for it needs quota at that moment. A machine that gets none is unseated, and gets one
-// when the user has more quota or uses less of it. All tasks of the job need the same, so
-// the machines get theirs in the order of their names, up to the first that cannot.
+// task for it needs quota at that moment. Without quota the machine gets no task and is called
+// unseated. It gets one when the user has more quota or uses less of it. All tasks of the job
+// need the same, so unseated machines get theirs in the order of their names, as far as the
+// quota goes.
 
 // setUnseated notes whether a machine waits for a task of a daemon job.
 func (c *Cell) setUnseated(j *Job, m *Machine, waits bool) {
