@@ -9,7 +9,7 @@ import (
 	"borg/proto/borgpb"
 )
 
-// protectedEvery is how often is looked whether a task has bound a protected port.
+// protectedEvery is how often the borglet looks whether a task has bound a protected port.
 const protectedEvery = 500 * time.Millisecond
 
 // ProtectedPort is a TCP port of the machine that a program of the cell needs. It is no task's,

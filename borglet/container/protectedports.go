@@ -12,7 +12,7 @@ import (
 	"borg/borglet"
 )
 
-// protectedEvery is how often is looked at the latest which sockets tasks have bound to
+// protectedEvery bounds the time between two walks over the sockets that tasks have bound to
 // protected ports. A socket that only is bound is in no table, and keeps nobody from a port
 // on which somebody listens.
 const protectedEvery = 30 * time.Second

@@ -13,7 +13,7 @@ const FormatLeftovers = 12
 // maxLeftovers bounds the copies that one machine tells of at once; the rest comes later.
 const maxLeftovers = 64
 
-// Leftover tells whether a copy that runs on m is one that this log began and has given
+// Leftover reports whether a copy that runs on m is one that this log began and has given
 // up: it holds no place there, and never will again. Its machine was removed while it was
 // silent, and is in the cell again. What an earlier epoch began is none: a restored cell
 // does not know what became of it.
@@ -121,7 +121,8 @@ func (c *Cell) stopLeftover(m *Machine, p *Copy, u *borgpb.UnknownCopy) {
 		DiskBytesPerS: u.Resources.GetDiskBytesPerS(), Ports: int64(len(ports)),
 	})
 	if p.job.gone && !res.Fits(m.room.capacity.Sub(m.room.held(true))) {
-		// Whose job nobody knows any more is charged no more than a machine has.
+		// The cell has forgotten the job, so the machine's word alone says what the copy has:
+		// it counts only as far as the machine has room.
 		res = Resources{Ports: res.Ports}
 	}
 	*p = Copy{

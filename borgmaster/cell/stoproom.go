@@ -10,8 +10,9 @@ import (
 // When an update or rollback restarts a task, the old copy holds resources until it has stopped,
 // and the task is charged as before: both count. An update restarts the next task only while all
 // that stops of the user holds at most the quota, or what runs if that is more, and while no
-// more copies stop than the budget of tasks allows. Otherwise it waits until copies have ended. One copy alone may always stop, so
-// that an update of a job that fills its quota goes on, one by one at worst.
+// more copies stop than the budget of tasks allows. Otherwise it waits until copies have ended.
+// One copy alone may always stop, so that an update of a job that fills its quota goes on, one
+// by one at worst.
 
 // stopsHaveRoom reports whether so many copies with a charge may stop while their tasks go on.
 func (c *Cell) stopsHaveRoom(user string, copies int64, more charge) bool {

@@ -78,15 +78,12 @@ func (c *Cell) mayBeSeated(user string) {
 func (c *Cell) seatUnseated() {
 	users := c.now.seatable
 	c.now.seatable = nil
-	for _, user := range users {
-		for _, j := range slices.Clone(c.unseated) {
-			for j.key.User == user && len(j.daemon.unseated) > 0 {
-				m := j.daemon.unseated[0]
-				if !c.takeSeat(j, m) {
-					break
-				}
-				c.setUnseated(j, m, false)
-			}
+	for _, j := range slices.Clone(c.unseated) {
+		if !slices.Contains(users, j.key.User) {
+			continue
+		}
+		for len(j.daemon.unseated) > 0 && c.takeSeat(j, j.daemon.unseated[0]) {
+			c.setUnseated(j, j.daemon.unseated[0], false)
 		}
 	}
 }

@@ -161,7 +161,7 @@ func TestSmallVolumesPayForTheirPlaces(t *testing.T) {
 		l.wantDisk(int64(i+1)*minVolumeChargeBytes, "when "+name+" has ended")
 	}
 	l.short(submitBy(t, "u", "j2", volumeJob(200, 1)), "of disk is missing", "each counts as 16 MiB at least")
-	// Who has the volume back is not charged for it twice.
+	// A user who has the volume back is not charged for it a second time.
 	l.do(submitBy(t, "u", "j1", volumeJob(200, minVolumeChargeBytes)))
 	l.wantDisk(2*minVolumeChargeBytes, "with its volume back")
 	set := chargeOfSet(&borgpb.AllocSetSpec{Priority: 200, Volumes: []*borgpb.Volume{{DiskBytes: 1}, {DiskBytes: 1}}}, 3)

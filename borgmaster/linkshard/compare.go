@@ -23,8 +23,8 @@ const (
 type Comparison struct {
 	// What the cell does not know yet, for the log.
 	Reports []*borgpb.TaskReport
-	// Copies that run there and that the cell does not have. What it has given up
-	// it is told of, to have it stopped; of the rest an operator decides.
+	// Copies that run there and that the cell does not have. The cell hears of those that it
+	// has given up and stops them; an operator decides about the others.
 	Unknown []*borgpb.TaskReport
 	// What a restored cell should hear of the machine; nil: nothing.
 	Heard *borgpb.HeardMachine

@@ -37,7 +37,7 @@ func adoptable(c *cell.Cell, id cell.CopyID, t *borgpb.TaskReport) bool {
 	return c.Later(id)
 }
 
-// left tells whether a copy that lives is one that the cell has given up.
+// left reports whether a copy that lives is one that the cell has given up.
 func left(c *cell.Cell, m *cell.Machine, id cell.CopyID, t *borgpb.TaskReport) bool {
 	return !terminal(t.State) && c.Leftover(m, id)
 }

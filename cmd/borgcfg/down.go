@@ -155,14 +155,13 @@ func (s *session) noSuchJob(n jobName) error {
 	var own, alive, dead []string
 	add := func(meta *borgpb.Meta, state borgpb.State) {
 		key := meta.GetUser() + "/" + meta.GetName()
-		switch {
-		case state == borgpb.State_STATE_DEAD:
+		if state == borgpb.State_STATE_DEAD {
 			dead = append(dead, key)
-		case meta.GetName() == n.name:
+			return
+		}
+		alive = append(alive, key)
+		if meta.GetName() == n.name {
 			own = append(own, key)
-			fallthrough
-		default:
-			alive = append(alive, key)
 		}
 	}
 	for _, j := range resp.Jobs {

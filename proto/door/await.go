@@ -11,7 +11,7 @@ import (
 
 const (
 	// awaitEvery is how often an address that somebody else has is tried again. It is short:
-	// whoever has it may be ended, and others may be after it.
+	// the process that has it may be ended, and others may be after it.
 	awaitEvery = 10 * time.Millisecond
 	// awaitTold is how often a wait is told.
 	awaitTold = time.Minute
